@@ -16,6 +16,7 @@ from typing_extensions import TypeVar
 from meander.dataflow.keepalive import Keepalive
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.schemas.errors import SetupError
+from meander.schemas.option_values import checked_number
 from meander.state.encoding.value_columns import Values
 from meander.state.keys.ids import WorkerId
 
@@ -197,10 +198,15 @@ class SourceOptions:
 
     def __post_init__(self) -> None:
         for name in ("idle_after", "max_future", "max_skew"):
-            given: object = getattr(self, name)
-            if not isinstance(given, int | float) or not given >= 0:
-                raise SetupError(f"SourceOptions, {name}", f"it is {given!r}",
-                                 "give seconds from 0 on, such as 0.5")  # fmt: skip
+            checked_number("SourceOptions", name, getattr(self, name), 0)
+        if self.advance_after is not None:
+            checked_number("SourceOptions", "advance_after", self.advance_after, above=0)
+
+
+def check_options(subject: str, options: object) -> None:
+    """Raise SetupError for a value that is no options of a source."""
+    if not isinstance(options, SourceOptions):
+        raise SetupError(subject, f"its options are {options!r}", "give SourceOptions(...)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 EXAMPLE = "Example: meander bootstrap counts.py --operator count --data states.parquet"
+commands = typer.Typer()
 # Unlike a flow's workers, tasks may share a process, half a second each, and run where data is not.
 SPARK = {"spark.python.worker.reuse": "true", "spark.locality.wait": "3s"}
 Kind = Literal["parquet", "json", "csv", "orc"]
@@ -30,6 +31,7 @@ _KINDS: dict[str, Kind] = {
 }  # fmt: skip
 
 
+@commands.command(epilog=EXAMPLE)
 @connected
 def bootstrap(
     context: typer.Context,

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from meander.app.cli.options import CommandGroup, Json
+from meander.app.cli.command_group import CommandGroup
+from meander.app.cli.options import Json
 from meander.app.common.output import CommandOutput
 from meander.connectors.local_broker.broker import broker_start, broker_status, broker_stop
 from meander.connectors.local_broker.default import DATA, start_local

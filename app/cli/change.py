@@ -18,8 +18,10 @@ from meander.schemas.execution_plan import NewLogic
 from meander.schemas.status import Event, LogicAccepted, LogicChanged
 
 EXAMPLE = "Example: meander change alerts above --parameter limit=4.5"
+commands = typer.Typer()
 
 
+@commands.command(epilog=EXAMPLE)
 @connected
 def change(
     flow: Flow,

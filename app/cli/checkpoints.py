@@ -13,12 +13,14 @@ from meander.app.cli.views.checkpoints import COLUMNS, listed, show_checkpoint
 from meander.app.recovery import admin
 from meander.schemas.control import RequestCheckpoint, Stop
 
+commands = typer.Typer()
 Savepoint = Annotated[
     str | None,
     typer.Option(help="Keep the checkpoint as a savepoint of this name until it is dropped."),
 ]
 
 
+@commands.command(epilog="Example: meander checkpoint counts --savepoint v1")
 @connected
 def checkpoint(
     flow: Flow,
@@ -44,6 +46,7 @@ def checkpoint(
     submit(command, flow, to, show_checkpoint if wait else None)
 
 
+@commands.command(epilog="Example: meander stop counts --savepoint v1")
 @connected
 def stop(
     flow: Flow,
@@ -63,6 +66,7 @@ def stop(
     submit(command, flow, to, show_checkpoint if wait else None)
 
 
+@commands.command(epilog="Example: meander checkpoints counts --drop v1")
 @connected
 def checkpoints(
     flow: Flow,
@@ -91,6 +95,7 @@ def checkpoints(
         typer.echo(why, err=True)
 
 
+@commands.command(epilog="Example: meander reset counts")
 @connected
 def reset(
     flow: Flow,

@@ -15,8 +15,10 @@ from meander.app.config.flow_settings import flow_settings
 from meander.connectors.kafka.client import FIXED
 
 EXAMPLE = "Example: meander config --flow counts"
+commands = typer.Typer()
 
 
+@commands.command(epilog=EXAMPLE)
 @connected
 def config(
     context: typer.Context,

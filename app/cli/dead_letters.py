@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from meander.app.cli.options import CommandGroup, Flow, FlowConnection, connected
+from meander.app.cli.command_group import CommandGroup
+from meander.app.cli.options import Flow, FlowConnection, connected
 from meander.app.cli.views.dead_letters import (
     LetterGroups,
     list_groups,

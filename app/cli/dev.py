@@ -30,12 +30,14 @@ from meander.connectors.local_broker.default import DATA, PORT, start_local
 from meander.schemas.errors import MeanderError
 
 EXAMPLE = "Example: meander dev counts.py"
+commands = typer.Typer()
 LOOK_INTERVAL = 0.3
 """The seconds from one look at the files to the next."""
 END_TIMEOUT = 5.0
 """The seconds that the flow's process has for its end."""
 
 
+@commands.command(epilog=EXAMPLE)
 @connected
 def dev(
     module: FlowModule,

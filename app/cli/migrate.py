@@ -14,8 +14,10 @@ from meander.schemas.errors import SetupError
 
 EXAMPLE = "Example: meander migrate counts --bins 0-127 --worker 1"
 ABORT_EXAMPLE = "Example: meander abort counts m1"
+commands = typer.Typer()
 
 
+@commands.command(epilog=EXAMPLE)
 @connected
 def migrate(
     flow: Flow,
@@ -96,6 +98,7 @@ def migrate(
     submit(command, flow, to, show_plan if dry_run else show if wait else None)
 
 
+@commands.command(epilog=ABORT_EXAMPLE)
 @connected
 def abort(
     flow: Flow,

@@ -23,9 +23,11 @@ from meander.app.common.output import CommandOutput
 from meander.schemas.errors import SetupError
 
 EXAMPLE = "Example: meander new word-counts"
+commands = typer.Typer()
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*")
 
 
+@commands.command(epilog=EXAMPLE)
 def new(
     name: Annotated[str, typer.Argument(help="The folder's and the flow's name.")],
     as_json: Json = False,

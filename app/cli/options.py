@@ -9,25 +9,18 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, get_type_hints
 
 import typer
-from typer.core import TyperGroup
 
 from meander.app.common.output import CommandOutput
-from meander.app.common.signals import Interrupted
 from meander.app.config import cluster
 from meander.app.config.flow_settings import flow_settings
 from meander.app.config.settings import Settings
 from meander.connectors.topics.internal_topics import TopicNames, topic_names
-from meander.schemas.errors import MeanderError
-from meander.schemas.log_lines import LineLogger
-
-log = LineLogger(__name__)
 
 Bootstrap = Annotated[
     str | None,
@@ -135,18 +128,3 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {one.name: one.annotation for one in parameters}
     return run
-
-
-class CommandGroup(TyperGroup):
-    """A group of commands whose expected failures are one sentence and an exit code."""
-
-    def invoke(self, ctx: typer.Context) -> object:  # type: ignore[override]
-        """Run one command."""
-        try:
-            return super().invoke(ctx)
-        except MeanderError as error:
-            log.debug("command_failed", exc_info=error)
-            print(error, file=sys.stderr)
-            raise typer.Exit(error.exit_code) from None
-        except Interrupted as interrupted:
-            raise typer.Exit(interrupted.exit_code) from None

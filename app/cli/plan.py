@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 
+from meander.app.cli.command_group import CommandGroup
 from meander.app.cli.follow import new_id, submit
 from meander.app.cli.options import (
-    CommandGroup,
     CommandId,
     Flow,
     FlowConnection,

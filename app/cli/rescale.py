@@ -12,8 +12,10 @@ from meander.app.cli.views.rescale import show_rescale
 from meander.schemas.control import Rescale
 
 EXAMPLE = "Example: meander rescale counts --workers 3"
+commands = typer.Typer()
 
 
+@commands.command(epilog=EXAMPLE)
 @connected
 def rescale(
     flow: Flow,

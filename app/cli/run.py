@@ -11,16 +11,17 @@ import typer
 from meander.app.cli.flow_options import with_settings
 from meander.app.cli.options import FlowConnection, FlowModule, connected
 from meander.app.cli.views.run import Watch, show_dead_letters
-from meander.app.common.signals import Interrupted, Signals
+from meander.app.common.signals import SIGNALS, Interrupted
 from meander.app.config.options import Options
 from meander.app.loading.flow_code import LoadedFlow
 from meander.dataflow.metrics.counters import in_words
 
 EXAMPLE = "Example: meander run counts.py --workers 2 --master 'local[4]' --start latest"
-SIGNALS = Signals()
+commands = typer.Typer()
 """The signals that end a command."""
 
 
+@commands.command(epilog=EXAMPLE)
 @connected
 @with_settings
 def run(

@@ -21,6 +21,10 @@ TABLE_ROWS = 100
 """The most rows of a table, unless the limit says otherwise."""
 
 
+commands = typer.Typer()
+
+
+@commands.command(epilog=EXAMPLE)
 @connected
 def sql(
     flow: Annotated[

@@ -16,8 +16,10 @@ from meander.app.status.overview import overview
 from meander.connectors.topics.status import StatusReader, StatusRecord
 
 EXAMPLE = "Example: meander status counts --json"
+commands = typer.Typer()
 
 
+@commands.command(epilog=EXAMPLE)
 @connected
 def status(
     flow: Flow,

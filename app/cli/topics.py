@@ -10,7 +10,8 @@ import typer
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
 
-from meander.app.cli.options import CommandGroup, Connection, FlowConnection, connected
+from meander.app.cli.command_group import CommandGroup
+from meander.app.cli.options import Connection, FlowConnection, connected
 from meander.connectors.kafka import client
 from meander.connectors.kafka.topic_metadata import partitions_of
 from meander.connectors.topics.internal_topics import TopicRow, describe, stems, topic_names

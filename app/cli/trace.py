@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from meander.app.cli.options import CommandGroup, Flow, FlowConnection, connected
+from meander.app.cli.command_group import CommandGroup
+from meander.app.cli.options import Flow, FlowConnection, connected
 from meander.app.cli.views.trace import parse_time, show_rows
 
 EXAMPLE = "Example: meander trace show distances nearest --as-of 2026-03-01T12:00:00Z"

@@ -10,6 +10,7 @@ import contextlib
 import signal
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Final
 
 _CAUGHT = (signal.SIGINT, signal.SIGTERM)
 
@@ -60,3 +61,7 @@ class Signals:
             raise Interrupted(number)
         self.received = number
         self._rouse()
+
+
+SIGNALS: Final = Signals()
+"""The signal handlers of a command."""

@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
+
+from meander.schemas.errors import SetupError
+from meander.schemas.option_values import (
+    checked_flag,
+    checked_number,
+    checked_text,
+    checked_whole,
+)
+
+OnStop = Literal["checkpoint", "savepoint", "none"]
+"""What a flow takes before SIGTERM ends it."""
+MAX_PORT = 65_535
+"""The greatest port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +26,7 @@ class Options:
     kafka: dict[str, str] = field(repr=False)
     """The settings of librdkafka, which may contain secrets."""
     workers: int = 2
+    """The workers of the first start; 0 for a program that prepares a flow and runs none."""
     prefix: str = ""
     """The prefix of the names of the flow's internal topics."""
     host: str = "127.0.0.1"
@@ -43,7 +57,7 @@ class Options:
     """The pause before the second of these restarts; it doubles with each further one."""
     restart_window: float = 600.0
     """The time for which a failure counts."""
-    on_stop: Literal["checkpoint", "savepoint", "none"] = "checkpoint"
+    on_stop: OnStop = "checkpoint"
     """What the flow takes before SIGTERM ends it."""
     on_stop_timeout: float = 30.0
     """The time that it may take."""
@@ -61,3 +75,33 @@ class Options:
     """The time from one decision of the policies to the next, which their metrics cover."""
     plan_cooldown: float = 0.0
     """The least time from one plan that comes into force to the start of the next."""
+
+    def __post_init__(self) -> None:
+        """Raise SetupError for a wrong option."""
+        checked_whole("Options", "workers", self.workers, 0)
+        checked_whole("Options", "restart_attempts", self.restart_attempts, 0)
+        checked_whole("Options", "log_level", self.log_level, 0)
+        if self.metrics_port is not None:
+            checked_whole("Options", "metrics_port", self.metrics_port, 0, MAX_PORT)
+        for name in _TIMES:
+            checked_number("Options", name, getattr(self, name), above=0)
+        for name in ("restart_backoff", "plan_cooldown"):
+            checked_number("Options", name, getattr(self, name), 0)
+        for name in ("prefix", "host", "start", "metrics_host"):
+            checked_text("Options", name, getattr(self, name))
+        if self.begin_from is not None:
+            checked_text("Options", "begin_from", self.begin_from)
+        for name in _FLAGS:
+            checked_flag("Options", name, getattr(self, name))
+        if self.on_stop not in get_args(OnStop):
+            raise SetupError("Options", f"its on_stop is {self.on_stop!r}",
+                             "give 'checkpoint', 'savepoint' or 'none'")  # fmt: skip
+
+
+_TIMES = (
+    "heartbeat_timeout", "startup_timeout", "restart_window", "on_stop_timeout", "policy_interval",
+)  # fmt: skip
+_FLAGS = (
+    "until_end", "fire_timers", "allow_dropped_state", "allow_nondeterminism", "skip_lost", "wait",
+    "policies_dry_run",
+)  # fmt: skip

@@ -26,6 +26,7 @@ from meander.connectors.kafka.formats import (
     encoder,
     types_of,
 )
+from meander.connectors.kafka.typed import check_delimiter, checked_columns
 from meander.schemas.errors import SetupError
 
 
@@ -58,10 +59,13 @@ class FileSink(Sink):
     delimiter: str = ","
 
     def __post_init__(self) -> None:
-        check_format(f"sink of files {str(self.folder)!r}, value", self.value)
-        if isinstance(self.columns, str) or len({*self.columns}) < len(self.columns):
-            raise SetupError(f"sink of files {str(self.folder)!r}, columns",
-                             f"they are {self.columns!r}", "name each column once")  # fmt: skip
+        name = f"sink of files {str(self.folder)!r}"
+        if not isinstance(self.folder, str | Path):
+            raise SetupError(name, f"its folder is {self.folder!r}", "give the path of a folder")
+        check_format(f"{name}, value", self.value)
+        if self.columns != ():
+            checked_columns(name, self.columns)
+        check_delimiter(name, self.delimiter)
 
     @cached_property
     def _encode(self) -> Callable[[Any], bytes | None]:

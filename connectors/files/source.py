@@ -27,7 +27,8 @@ from meander.connectors.kafka.formats import (
     decoder,
     types_of,
 )
-from meander.dataflow.interfaces import SourceOptions
+from meander.connectors.kafka.typed import check_delimiter
+from meander.dataflow.interfaces import SourceOptions, check_options
 from meander.schemas.errors import SetupError
 from meander.state.times.time import checked_millis
 
@@ -76,8 +77,9 @@ class FileSource(Source[T]):
     options: SourceOptions = DEFAULT_OPTIONS
 
     def __post_init__(self) -> None:
-        given = [self.paths] if isinstance(self.paths, str | Path) else [*self.paths]
-        if not given or not all(map(str, given)):
+        given: object = [self.paths] if isinstance(self.paths, str | Path) else self.paths
+        named = isinstance(given, Sequence) and all(isinstance(one, str | Path) for one in given)
+        if not isinstance(given, Sequence) or not named or not given or not all(map(str, given)):
             raise SetupError("source of files", f"its paths are {self.paths!r}",
                              "give a path, a pattern, or a list of them")  # fmt: skip
         object.__setattr__(self, "paths", (*map(str, given),))
@@ -98,6 +100,14 @@ class FileSource(Source[T]):
         if self.columns and self.format != "csv":
             raise SetupError(f"{name}, columns", f"its format is {self.format!r}",
                              "give columns to CSV alone")  # fmt: skip
+        columns: object = self.columns
+        if not isinstance(columns, Mapping | None) or not all(
+            map(callable, (columns or {}).values())
+        ):
+            raise SetupError(name, f"its columns are {columns!r}",
+                             "give functions of a text by column, such as {'id': int}")  # fmt: skip
+        check_delimiter(name, self.delimiter)
+        check_options(name, self.options)
 
     @property
     def _paths(self) -> tuple[str, ...]:

@@ -95,6 +95,10 @@ _PRODUCER_MUST: Values = {
     "enable.gapless.guarantee": True,
     # Producers wait for the end of any outage: no record times out while the flow runs.
     "message.timeout.ms": 0,
+    # A broker forgets the sequence of a producer whose last record has an old timestamp. It then
+    # accepts a later batch without an earlier one, which the client takes for delivered. With one
+    # batch on its way there is no later one, and Kafka answers a connection's requests one by one.
+    "max.in.flight.requests.per.connection": 1,
 }
 
 TRANSACTION_TIMEOUT = 60.0

@@ -20,6 +20,7 @@ from pydantic_core import from_json, to_json
 
 from meander.connectors.kafka.conversion import plain
 from meander.schemas.errors import MeanderError, SetupError
+from meander.schemas.option_values import checked_text
 from meander.state.encoding import codec
 from meander.state.encoding.value_columns import Values
 from meander.state.times.time import checked_millis
@@ -157,7 +158,7 @@ def header(name: str) -> HeaderTime:
     >>> header("time")
     HeaderTime(name='time')
     """
-    return HeaderTime(name)
+    return HeaderTime(checked_text("header", "name", name))
 
 
 def field(name: str) -> FieldTime:
@@ -167,7 +168,7 @@ def field(name: str) -> FieldTime:
     >>> field("at")
     FieldTime(name='at')
     """
-    return FieldTime(name)
+    return FieldTime(checked_text("field", "name", name))
 
 
 def check_format(what: str, form: object, names: Sequence[str] = get_args(Format)) -> None:

@@ -57,6 +57,22 @@ def csv(columns: type[T] | Sequence[str], *, delimiter: str = ",") -> ValueForma
     return _Csv(columns, delimiter, None)
 
 
+def checked_columns(subject: str, columns: object) -> tuple[str, ...]:
+    """Return the names of columns. Raise SetupError where they are none, or not each once."""
+    named = isinstance(columns, Sequence) and not isinstance(columns, str | bytes)
+    names = (*cast(Sequence[object], columns),) if named else ()
+    if not names or not all(isinstance(one, str) for one in names) or len({*names}) < len(names):
+        raise SetupError(subject, f"its columns are {columns!r}",
+                         "name each column once, in order")  # fmt: skip
+    return cast(tuple[str, ...], names)
+
+
+def check_delimiter(subject: str, delimiter: object) -> None:
+    """Raise SetupError for a value that is not one character."""
+    if not isinstance(delimiter, str) or len(delimiter) != 1:
+        raise SetupError(subject, f"its delimiter is {delimiter!r}", "give one character")
+
+
 class _Typed(ValueFormat[T]):
     def __init__(self, kind: type[T]) -> None:
         self._conversion = Conversion(kind)
@@ -79,13 +95,9 @@ class _Csv(ValueFormat[Any]):
     def __init__(
         self, columns: Sequence[str], delimiter: str, conversion: Conversion[Any] | None
     ) -> None:
-        self._columns, self._delimiter, self._conversion = (*columns,), delimiter, conversion
-        given = isinstance(columns, str) or not all(isinstance(one, str) for one in columns)
-        if given or not columns or len(set(columns)) < len(columns):
-            raise SetupError("format csv", f"its columns are {columns!r}",
-                             "name each column once, in order")  # fmt: skip
-        if len(delimiter) != 1:
-            raise SetupError("format csv", f"its delimiter is {delimiter!r}", "give one character")
+        names = checked_columns("format csv", columns)
+        check_delimiter("format csv", delimiter)
+        self._columns, self._delimiter, self._conversion = names, delimiter, conversion
 
     @property
     def types(self) -> Sequence[object]:

@@ -47,6 +47,7 @@ from meander.connectors.testing.in_memory import (
     TopicWriter,
 )
 from meander.connectors.testing.in_memory_topics import Feed, Idle, InMemoryTopics
+from meander.connectors.testing.keyed_states import KeyedStates
 from meander.dataflow.api.dead_letters import DeadLetterCount
 from meander.dataflow.api.expansion import composites, part_name
 from meander.dataflow.api.flow import Flow
@@ -55,6 +56,7 @@ from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.initial_state import write
 from meander.dataflow.control.colocation import DEFAULT_GROUP
 from meander.dataflow.control.command import MoveBins, SwitchLogic
+from meander.dataflow.control.resources import ANYWHERE, Resources
 from meander.dataflow.control.timestamp_overrides import NO_OVERRIDES, OverrideHistory
 from meander.dataflow.coordinator.rescaler import Rescaler
 from meander.dataflow.errors import KILLED, WorkerLost
@@ -201,11 +203,16 @@ class TestFlow:
         """The topics that the next execution of the flow finds."""
         if states:
             self._write_states(states)
+        self.resources: dict[WorkerId, Resources] = {}
+        """The resources of workers that a plan gives more than a place."""
         self.sim: Simulation = simulate(
             self._plan, workers, self._rng, self._build, self.world, commands, past
         )
         self._rescaler = Rescaler(
-            self.sim.coordinator, SimulatedPool(self.sim), self.sim.clock, slots=None
+            self.sim.coordinator,
+            SimulatedPool(self.sim, self.resources),
+            self.sim.clock,
+            slots=None,
         )
         self._commands = self._noted = 0
         """The number of records on the control topic, and of events noted by the rescaler."""
@@ -424,13 +431,13 @@ class TestFlow:
         least = min(map(outer_time, frontiers[name]), default=None)
         return None if least is None else to_millis(least)
 
-    def states(self, operator: str) -> dict[object, object]:
-        """Return the state of each key of a stateful operator.
+    def states(self, operator: str) -> KeyedStates:
+        """Return the state of each key of a stateful operator. The mapping also finds keys that no
+        dict takes, such as lists and dicts.
 
         A state has the form that the next records meet: it is upgraded here where a change of logic
         upgrades states, and no record has touched its key since. A key whose time to live has ended
-        at the time of the newest record read has none. Raises SetupError for keys that no dict
-        takes, such as lists.
+        at the time of the newest record read has none. Raises SetupError for another operator.
         """
         known = [node.name for node in self._plan.keyed]
         if operator not in known:
@@ -442,14 +449,8 @@ class TestFlow:
         encoded = self.state().get(operator, {})
         operators = (worker.parts.operators.nodes[operator] for worker in self.workers)
         keyed = next(one for one in operators if isinstance(one, KeyedOperator))
-        states = [(codec.decode(key), keyed.decode(state)) for key, state in encoded.items()]
-        try:
-            return dict(states)
-        except TypeError as error:
-            raise SetupError(
-                f"states of operator {operator!r}", f"a dict takes none of its keys: {error}",
-                f"read state()[{operator!r}], by encoded keys, or key by tuples or frozen classes",
-            ) from error  # fmt: skip
+        states = {key: keyed.decode(state) for key, state in encoded.items()}
+        return KeyedStates(states, self._types)
 
     def state(self) -> dict[str, dict[bytes, bytes]]:
         """Return all keyed state, encoded, without expired states. Raise AssertionError when two
@@ -674,6 +675,7 @@ class TestFlow:
             joins=joins,
             fires_timers=lambda: self._fire_timers,
             transactions=transactions,
+            memory=self.resources.get(me, ANYWHERE).memory,
         )
         return Worker(self._plan, site, links)
 

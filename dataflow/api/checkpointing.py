@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from meander.schemas.errors import SetupError
+from meander.schemas.option_values import checked_number, checked_whole
 
 Policy = Literal["unaligned", "unaligned_max_inflight", "aligned"]
 POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
@@ -43,20 +44,16 @@ class Checkpointing:
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
             known = ", ".join(map(repr, POLICIES))
-            raise SetupError("a flow's checkpoints", f"their policy is {self.policy!r}",
+            raise SetupError("Checkpointing", f"its policy is {self.policy!r}",
                              f"choose one of {known}")  # fmt: skip
-        wrong = {
-            "interval": self.interval is not None and not self.interval > 0,
-            "max_inflight": self.max_inflight < 0,
-            "min_pause": not self.min_pause >= 0,
-            "timeout": not self.timeout > 0,
-            "tolerable_failures": self.tolerable_failures is not None
-            and self.tolerable_failures < 0,
-            "retained": self.retained < 1,
-        }
-        for name in [name for name, is_wrong in wrong.items() if is_wrong]:
-            raise SetupError("a flow's checkpoints", f"their {name} is {getattr(self, name)}",
-                             "give it a number that is greater")  # fmt: skip
+        if self.interval is not None:
+            checked_number("Checkpointing", "interval", self.interval, above=0)
+        checked_whole("Checkpointing", "max_inflight", self.max_inflight, 0, unit="bytes")
+        checked_number("Checkpointing", "min_pause", self.min_pause, 0)
+        checked_number("Checkpointing", "timeout", self.timeout, above=0)
+        if self.tolerable_failures is not None:
+            checked_whole("Checkpointing", "tolerable_failures", self.tolerable_failures, 0)
+        checked_whole("Checkpointing", "retained", self.retained, 1)
 
     def max_bytes_at_freeze(self, policy: Policy) -> int | None:
         """Return the bytes that may be in flight at the freeze, or None for any number."""

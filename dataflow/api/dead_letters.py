@@ -12,6 +12,7 @@ from typing import Literal
 
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.log_lines import LineLogger
+from meander.schemas.option_values import checked_number, checked_whole
 
 log = LineLogger(__name__)
 
@@ -34,13 +35,8 @@ class DeadLetters:
     then: Consequence = "fail"
 
     def __post_init__(self) -> None:
-        limit: object = self.limit
-        per: object = self.per
-        if not isinstance(limit, int) or limit < 0:
-            raise SetupError(f"{self}", f"its limit is {limit!r}",
-                             "give it a whole number from 0 on")  # fmt: skip
-        if not isinstance(per, int | float) or not per > 0:
-            raise SetupError(f"{self}", f"its per is {per!r}", "give it seconds above 0")
+        checked_whole(f"{self}", "limit", self.limit, 0)
+        checked_number(f"{self}", "per", self.per, above=0)
         if self.then not in ("fail", "continue"):
             raise SetupError(f"{self}", f"its then is {self.then!r}",
                              "give 'fail' or 'continue'")  # fmt: skip

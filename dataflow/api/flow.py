@@ -30,8 +30,9 @@ from meander.dataflow.operators.keyed.expiry import expiry_of
 from meander.dataflow.operators.retries import OnError
 from meander.dataflow.policies.policy import Policy
 from meander.schemas.errors import SetupError
+from meander.schemas.option_values import checked_number, checked_text, checked_whole
 from meander.state.encoding.named_types import NamedTypes
-from meander.state.keys.bins import BinSpace
+from meander.state.keys.bins import MAX_BITS, BinSpace
 
 if TYPE_CHECKING:
     from meander.dataflow.api.table import Table
@@ -110,43 +111,48 @@ class Flow(Definition):
         types: Sequence[object] = (),
         dead_letters: DeadLetters | None = None,
     ) -> None:
+        checked_text("flow", "name", name)
         if not name or not all(c.isascii() and (c.isalnum() or c in "-_") for c in name):
             raise SetupError(f"flow {name!r}", "its name becomes part of topic names",
                              "use letters, digits, '-' and '_' only")  # fmt: skip
-        bounds = {
-            "max_inflight": max_inflight, "max_waiting": max_waiting, "max_spill": max_spill,
-            "link_credit": link_credit, "move_memory": move_memory,
-        }  # fmt: skip
-        for option, bytes in bounds.items():
-            if bytes is not None and bytes < 1:
-                raise SetupError(f"flow {name!r}", f"its {option} is {bytes}, so no record passes",
-                                 "give it a number of bytes")  # fmt: skip
+        subject = f"flow {name!r}"
+        checked_whole(subject, "bins", bins, 0, MAX_BITS)
+        if max_inflight is not None:
+            checked_whole(subject, "max_inflight", max_inflight, 1, unit="bytes")
+        for option, bytes in {
+            "max_waiting": max_waiting, "max_spill": max_spill, "link_credit": link_credit,
+            "state_memory": state_memory, "move_memory": move_memory,
+        }.items():  # fmt: skip
+            checked_whole(subject, option, bytes, 1, unit="bytes")
+        for option, seconds in {
+            "migration_latency": migration_latency, "snapshot_interval": snapshot_interval,
+            "transaction_interval": transaction_interval,
+        }.items():  # fmt: skip
+            checked_number(subject, option, seconds, above=0)
+        checked_number(subject, "control_lead", control_lead, 0)
+        for option, given, kind, example in (
+            ("checkpoints", checkpoints, Checkpointing, "Checkpointing(interval=60)"),
+            ("dead_letters", dead_letters, DeadLetters | None, "DeadLetters(limit=100, per=60)"),
+            ("policies", policies, Sequence, "a list of policies"),
+            ("types", types, Sequence, "a list of classes"),
+        ):
+            if not isinstance(given, kind):
+                raise SetupError(subject, f"its {option} is {given!r}", f"give it {example}")
         if delivery not in get_args(Guarantee):
-            raise SetupError(f"flow {name!r}", f"its delivery is {delivery!r}",
+            raise SetupError(subject, f"its delivery is {delivery!r}",
                              "choose 'at_least_once' or 'exactly_once'")  # fmt: skip
         super().__init__(name, BinSpace(bins), delivery)
         self.max_inflight, self.max_waiting = max_inflight, max_waiting
         self.max_spill, self.link_credit = max_spill, link_credit
         self.state_memory, self.move_memory = state_memory, move_memory
-        if not migration_latency > 0:
-            raise SetupError(f"flow {name!r}", f"its migration_latency is {migration_latency}",
-                             "give it a number of seconds, such as 0.3")  # fmt: skip
         self.migration_latency = migration_latency
-        if not transaction_interval > 0:
-            raise SetupError(f"flow {name!r}",
-                             f"its transaction_interval is {transaction_interval}",
-                             "give it a number of seconds, such as 0.02")  # fmt: skip
         self.snapshot_interval, self.control_lead = snapshot_interval, control_lead
         self.checkpoints = checkpoints
         self.transaction_interval = transaction_interval
         for policy in policies:
             if not isinstance(policy, Policy):
-                raise SetupError(f"flow {name!r}", f"its policy {policy!r} is no Policy",
+                raise SetupError(subject, f"its policy {policy!r} is no Policy",
                                  "give it instances of subclasses of Policy")  # fmt: skip
-        given: object = dead_letters
-        if not isinstance(given, DeadLetters | None):
-            raise SetupError(f"flow {name!r}", f"its dead_letters are {given!r}",
-                             "give it DeadLetters(limit=100, per=60)")  # fmt: skip
         self.policies, self.dead_letters = (*policies,), dead_letters
         self._types = (*types,)
         self.module = ""

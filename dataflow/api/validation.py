@@ -47,6 +47,7 @@ from meander.dataflow.operators.retries import Fallback, OnError, Retry
 from meander.dataflow.tables.row_functions import RowFunction
 from meander.dataflow.windows.columnar import ColumnarWindows
 from meander.schemas.errors import SetupError
+from meander.schemas.option_values import checked_number, checked_whole
 
 
 def check(node: Node) -> None:
@@ -223,17 +224,8 @@ def _check_async_map(node: AsyncMapNode) -> None:
             f"operator {node.name!r}", f"its function {function!r} is no coroutine function",
             "define it with async def, or give a plain function to map",
         )  # fmt: skip
-    concurrency: object = node.concurrency
-    timeout: object = node.timeout
-    if not isinstance(concurrency, int) or concurrency < 1:
-        raise SetupError(
-            f"operator {node.name!r}", f"its concurrency is {concurrency!r}",
-            "give it a whole number from 1 on",
-        )  # fmt: skip
-    if not isinstance(timeout, int | float) or not timeout > 0:
-        raise SetupError(
-            f"operator {node.name!r}", f"its timeout is {timeout!r}", "give it seconds above 0"
-        )
+    checked_whole(f"operator {node.name!r}", "concurrency", node.concurrency, 1)
+    checked_number(f"operator {node.name!r}", "timeout", node.timeout, above=0)
     _expect_one("order", node.name, node.order, get_args(ResultOrder))
 
 

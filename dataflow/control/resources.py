@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
+from meander.schemas.option_values import checked_text, checked_whole
+
 UNITS: Final = "bkmgt"
 """The units of a size, each 1024 times the one before: bytes, KiB, MiB, GiB, TiB."""
 MIN_MEMORY: Final = 16 << 20
@@ -27,6 +29,13 @@ class Resources:
     """The slots of its executor that it takes."""
     memory: int = 0
     """The bytes of its states and of the records on their way; 0 for the flow's own settings."""
+
+    def __post_init__(self) -> None:
+        """Raise SetupError for a wrong option."""
+        checked_text("Resources", "host", self.host)
+        checked_text("Resources", "executor", self.executor)
+        checked_whole("Resources", "cores", self.cores, 1)
+        checked_whole("Resources", "memory", self.memory, 0, unit="bytes")
 
     def __str__(self) -> str:
         """Return the resources in words.

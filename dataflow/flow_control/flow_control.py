@@ -21,6 +21,7 @@ from meander.dataflow.flow_control.ready_rows import ReadyRows, Weigh, each_one
 from meander.dataflow.operators.custom import OperatorServices
 from meander.dataflow.operators.retries import OnError
 from meander.schemas.errors import SetupError
+from meander.schemas.option_values import checked_whole
 
 T = TypeVar("T", bound=Extensible)
 
@@ -64,8 +65,7 @@ def flow_control(
     """
     subject = f"flow control {name!r}"
     check_size(subject, batch)
-    if type(in_flight) is not int or in_flight < 1:
-        raise SetupError(subject, f"its in_flight is {in_flight!r}", "give it 1 batch or more")
+    checked_whole(subject, "in_flight", in_flight, 1, unit="batches")
     entered = stream.enter(name)
     if expand is not None:
         entered = _packed(subject, entered, expand)

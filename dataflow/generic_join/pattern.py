@@ -19,6 +19,7 @@ from meander.dataflow.generic_join.matches import Matches
 from meander.dataflow.generic_join.query import Query, parse
 from meander.dataflow.operators.collection.row_type import INTEGERS
 from meander.schemas.errors import SetupError
+from meander.schemas.option_values import checked_flag, checked_text
 
 BATCH = 10_000
 """The default of a batch. A prefix costs less than a turn does, so smaller ones take longer."""
@@ -81,4 +82,5 @@ def pattern(text: str, *, distinct: bool = True) -> Pattern:
     ...     run.values("triangles")
     [{'a': 1, 'b': 2, 'c': 3, 'diff': 1}]
     """
-    return Pattern(parse(text), distinct)
+    query = parse(checked_text("pattern", "text", text))
+    return Pattern(query, checked_flag(f"pattern {text!r}", "distinct", distinct))

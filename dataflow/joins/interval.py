@@ -15,8 +15,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, cast, get_args
 
 from meander.dataflow.records.extra_columns import EVENT_MS
 from meander.dataflow.windows.logic import LATE
-from meander.dataflow.windows.window import millis_of
-from meander.schemas.control import MAX_MILLIS
+from meander.dataflow.windows.window import MAX_SECONDS, millis_of
 from meander.schemas.errors import SetupError
 
 How = Literal["inner", "left", "outer"]
@@ -90,11 +89,10 @@ def interval_join(
     Interval(low=0, high=600000, late=10000)
     """
     subject = f"operator {operator!r}"
-    streams = f"the streams of {subject}"
     if not isinstance(within, tuple | list) or len(within) != 2:
         raise SetupError(subject, f"its within is {within!r}",
                          "give two numbers of seconds, such as (0, 600)")  # fmt: skip
-    low, high = (millis_of(streams, "within", one, -_MOST) for one in within)
+    low, high = (millis_of(subject, "within", one, -MAX_SECONDS) for one in within)
     if low > high:
         raise SetupError(subject, f"its within is {within!r}, which holds no time",
                          "give the earlier end first, such as (-60, 60)")  # fmt: skip
@@ -102,8 +100,5 @@ def interval_join(
         raise SetupError(subject, f"its how is {how!r}", "give 'inner', 'left' or 'outer'")
     if not callable(step):
         raise SetupError(subject, f"its step is {step!r}", "give such as lambda left, right: ...")
-    interval = Interval(low, high, millis_of(streams, "late", late, 0))
+    interval = Interval(low, high, millis_of(subject, "late", late, 0))
     return IntervalJoin(interval, step, cast(How, how))
-
-
-_MOST: Final = MAX_MILLIS / 1000

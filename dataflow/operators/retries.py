@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from meander.schemas.errors import SetupError
+from meander.schemas.option_values import checked_number, checked_whole
 
 if TYPE_CHECKING:
     from meander.dataflow.interfaces import Clock
@@ -39,13 +40,8 @@ class Retry:
     then: Fallback = "dead_letter"
 
     def __post_init__(self) -> None:
-        times: object = self.times
-        wait: object = self.wait
-        if not isinstance(times, int) or times < 1:
-            raise SetupError(f"{self}", f"its times are {times!r}",
-                             "give it a whole number from 1 on")  # fmt: skip
-        if not isinstance(wait, int | float) or not 0 <= wait <= 3600:
-            raise SetupError(f"{self}", f"its wait is {wait!r}", "give it 0 to 3600 seconds")
+        checked_whole(f"{self}", "times", self.times, 1)
+        checked_number(f"{self}", "wait", self.wait, 0, 3600)
         if self.then not in ("dead_letter", "skip", "fail"):
             raise SetupError(f"{self}", f"its then is {self.then!r}",
                              "give 'dead_letter', 'skip' or 'fail'")  # fmt: skip

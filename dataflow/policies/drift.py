@@ -13,6 +13,7 @@ from meander.dataflow.execution_plan.plan import ExecutionPlan
 from meander.dataflow.policies.metrics import Metrics
 from meander.dataflow.policies.policy import Policy, cooling_down, expect
 from meander.schemas.errors import SetupError
+from meander.schemas.option_values import is_number
 
 LEAST_CHANGE = 0.02
 """The least relative change of a parameter."""
@@ -71,10 +72,12 @@ class DriftTrigger(Policy):
     def __post_init__(self) -> None:
         """Raise SetupError for a wrong option."""
         expect(
-            self, target=self.target > 0, tolerance=0 < self.tolerance < 1,
-            factor=self.factor > 0 and abs(math.log(self.factor)) >= LEAST_CHANGE,
-            least=self.least > 0, most=self.most >= self.least, min_records=self.min_records >= 1,
-            cool_down=self.cool_down >= 0,
+            self, lambda: {
+                "target": self.target > 0, "tolerance": 0 < self.tolerance < 1,
+                "factor": self.factor > 0 and abs(math.log(self.factor)) >= LEAST_CHANGE,
+                "least": self.least > 0, "most": self.most >= self.least,
+                "min_records": self.min_records >= 1, "cool_down": self.cool_down >= 0,
+            },
         )  # fmt: skip
 
     def statistic(self, metrics: Metrics) -> float | None:
@@ -126,7 +129,7 @@ class DriftTrigger(Policy):
 
     def _changed(self, plan: ExecutionPlan, value: float, factor: float) -> ExecutionPlan | None:
         before = plan.logic[self.operator].values.get(self.parameter) if self._known(plan) else None
-        if isinstance(before, bool) or not isinstance(before, int | float) or before <= 0:
+        if not is_number(before) or before <= 0:
             raise SetupError(
                 f"operator {self.operator!r}", f"its logic has no positive {self.parameter!r}",
                 f"name an operator and a parameter of policy {self.name} that the flow has",

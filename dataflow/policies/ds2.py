@@ -71,11 +71,14 @@ class DS2Autoscaler(Policy):
     def __post_init__(self) -> None:
         """Raise SetupError for a wrong option."""
         expect(
-            self, min_workers=self.min_workers >= 1,
-            max_workers=self.max_workers >= self.min_workers,
-            utilization=0 < self.utilization <= 1, high=self.utilization <= self.high <= 1,
-            catch_up=self.catch_up > 0, allowed_lag=self.allowed_lag > 0,
-            scale_down_after=self.scale_down_after >= 0, cool_down=self.cool_down >= 0,
+            self, lambda: {
+                "min_workers": self.min_workers >= 1,
+                "max_workers": self.max_workers >= self.min_workers,
+                "utilization": 0 < self.utilization <= 1,
+                "high": self.utilization <= self.high <= 1,
+                "catch_up": self.catch_up > 0, "allowed_lag": self.allowed_lag > 0,
+                "scale_down_after": self.scale_down_after >= 0, "cool_down": self.cool_down >= 0,
+            },
         )  # fmt: skip
 
     def decide(self, metrics: Metrics, plan: ExecutionPlan) -> ExecutionPlan | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from meander.dataflow.execution_plan.plan import ExecutionPlan
 from meander.dataflow.policies.metrics import Metrics
 from meander.dataflow.policies.policy import Policy, expect
+from meander.schemas.errors import SetupError
 
 
 @dataclass
@@ -54,7 +55,15 @@ class PacedMigration(Policy):
 
     def __post_init__(self) -> None:
         """Raise SetupError for a wrong option."""
-        expect(self, latency=self.latency > 0, first=self.first >= 1, most=self.most >= self.first)
+        inner: object = self.inner
+        if not isinstance(inner, Policy):
+            raise SetupError("policy PacedMigration", f"its inner is {inner!r}", "give it a policy")
+        expect(
+            self, lambda: {
+                "latency": self.latency > 0, "first": self.first >= 1,
+                "most": self.most >= self.first,
+            },
+        )  # fmt: skip
 
     @property
     def name(self) -> str:

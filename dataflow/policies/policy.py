@@ -7,9 +7,20 @@ per interval, on a thread of the driver.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from functools import partial
+from typing import Any, cast
+
 from meander.dataflow.execution_plan.plan import ExecutionPlan
 from meander.dataflow.policies.metrics import Metrics
 from meander.schemas.errors import SetupError
+from meander.schemas.option_values import (
+    checked_flag,
+    checked_number,
+    checked_text,
+    checked_whole,
+)
 from meander.state.keys.ids import WorkerId
 
 
@@ -91,12 +102,26 @@ def within(plan: ExecutionPlan, least: int, most: int) -> ExecutionPlan | None:
     return None if count == len(plan.workers) else resized(plan, count)
 
 
-def expect(policy: Policy, **rules: bool) -> None:
-    """Raise SetupError for the first option of a policy whose rule does not hold."""
-    for option, holds in rules.items():
+def expect(policy: Policy, rules: Callable[[], Mapping[str, bool]]) -> None:
+    """Raise SetupError for the first option of a policy with a value of another type, or whose rule
+    does not hold."""
+    subject, options = f"policy {policy.name}", cast(Any, policy)
+    for one in fields(options):
+        if (check := _CHECKS.get(str(one.type))) is not None:
+            check(subject, one.name, getattr(options, one.name))
+    for option, holds in rules().items():
         if not holds:
             value = getattr(policy, option)
             raise SetupError(
-                f"policy {policy.name}", f"its {option} is {value!r}",
+                subject, f"its {option} is {value!r}",
                 "see the table of its options for values that are allowed",
             )  # fmt: skip
+
+
+_CHECKS: Mapping[str, Callable[[str, str, object], object]] = {
+    "int": checked_whole,
+    "float": partial(checked_number, unit="a number"),
+    "bool": checked_flag,
+    "str": checked_text,
+}
+"""The check of an option by its annotation."""

@@ -54,9 +54,11 @@ class SkewBalancer(Policy):
     def __post_init__(self) -> None:
         """Raise SetupError for a wrong option."""
         expect(
-            self, tolerance=self.tolerance >= 1, gain=0 < self.gain < 1,
-            max_moves=self.max_moves >= 1, min_records=self.min_records >= 0,
-            cool_down=self.cool_down >= 0,
+            self, lambda: {
+                "tolerance": self.tolerance >= 1, "gain": 0 < self.gain < 1,
+                "max_moves": self.max_moves >= 1, "min_records": self.min_records >= 0,
+                "cool_down": self.cool_down >= 0,
+            },
         )  # fmt: skip
 
     def decide(self, metrics: Metrics, plan: ExecutionPlan) -> ExecutionPlan | None:

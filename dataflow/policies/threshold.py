@@ -68,12 +68,14 @@ class ThresholdAutoscaler(Policy):
     def __post_init__(self) -> None:
         """Raise SetupError for a wrong option."""
         expect(
-            self, min_workers=self.min_workers >= 1,
-            max_workers=self.max_workers >= self.min_workers,
-            high=0 < self.high <= 1, low=0 <= self.low < self.high,
-            lag_seconds=self.lag_seconds > 0, catch_up=self.catch_up > 0,
-            step=self.step >= 1, readiness=self.readiness >= 1, patience=self.patience >= 1,
-            cool_down=self.cool_down >= 0,
+            self, lambda: {
+                "min_workers": self.min_workers >= 1,
+                "max_workers": self.max_workers >= self.min_workers,
+                "high": 0 < self.high <= 1, "low": 0 <= self.low < self.high,
+                "lag_seconds": self.lag_seconds > 0, "catch_up": self.catch_up > 0,
+                "step": self.step >= 1, "readiness": self.readiness >= 1,
+                "patience": self.patience >= 1, "cool_down": self.cool_down >= 0,
+            },
         )  # fmt: skip
 
     def decide(self, metrics: Metrics, plan: ExecutionPlan) -> ExecutionPlan | None:

@@ -11,12 +11,15 @@ from meander.state.keys.ids import WorkerId
 
 
 class SimulatedPool:
-    """A pool of simulated workers; a worker that is launched can join at once."""
+    """A pool of simulated workers; a worker that is launched can join at once.
+
+    It notes the `resources` with which each of them is to run.
+    """
 
     working = True
 
-    def __init__(self, sim: Simulation) -> None:
-        self._sim = sim
+    def __init__(self, sim: Simulation, resources: dict[WorkerId, Resources]) -> None:
+        self._sim, self._resources = sim, resources
         self._launched: list[WorkerId] = []
         self._dropped: list[tuple[WorkerId, str]] = []
         self._removed: list[WorkerId] = []
@@ -41,7 +44,8 @@ class SimulatedPool:
 
     def launch(self, workers: Mapping[WorkerId, Resources]) -> None:
         """Start workers; each can join from now on."""
-        for worker in workers:
+        for worker, resources in workers.items():
+            self._resources[worker] = resources
             self._launched.append(worker)
             self._sim.next_worker = worker + 1
 

@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from meander.dataflow.operators.keyed.context import Context
 from meander.dataflow.windows.aggregation import Aggregation
-from meander.dataflow.windows.window import Counts, Hopping, Sessions, Window
-from meander.schemas.errors import SetupError
+from meander.dataflow.windows.window import MAX_SECONDS, Counts, Hopping, Sessions, Window
+from meander.schemas.option_values import checked_number
 
 LATE: Final = "late"
 """The side output of records that are late for all their windows."""
@@ -42,10 +42,11 @@ class Emission:
         """
         if emit in ("closed", "each"):
             return Emission(each=emit == "each")
-        if isinstance(emit, bool) or not isinstance(emit, int | float) or not emit >= 0.001:
-            raise SetupError(f"operator {operator!r}", f"its emit is {emit!r}",
-                             "give 'closed', 'each' or a number of seconds")  # fmt: skip
-        return Emission(every_ms=round(emit * 1000))
+        unit = "'closed', 'each' or seconds"
+        seconds = checked_number(
+            f"operator {operator!r}", "emit", emit, 0.001, MAX_SECONDS, unit=unit
+        )
+        return Emission(every_ms=round(seconds * 1000))
 
     def due(self, now_ms: int, close_ms: int) -> int:
         """Return when a window that changes now gives its next result."""

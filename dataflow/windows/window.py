@@ -13,9 +13,12 @@ from typing import Final, NamedTuple
 
 from meander.schemas.control import MAX_MILLIS
 from meander.schemas.errors import SetupError
+from meander.schemas.option_values import checked_number, checked_whole
 
 MAX_WINDOWS: Final = 10_000
 """The most windows of one record."""
+MAX_SECONDS: Final = MAX_MILLIS // 1000
+"""The most seconds of a window."""
 
 
 class Window(NamedTuple):
@@ -177,8 +180,8 @@ def tumbling(size: float, *, late: float = 0, offset: float = 0) -> Hopping:
     >>> tumbling(60).assign(61_500)
     (Window(start=60000, end=120000),)
     """
-    size_ms = millis_of("tumbling windows", "size", size)
-    return Hopping(size_ms, size_ms, _late("tumbling windows", late), _offset(offset, size_ms))
+    size_ms = millis_of("tumbling window", "size", size)
+    return Hopping(size_ms, size_ms, _late("tumbling window", late), _offset(offset, size_ms))
 
 
 def hopping(size: float, *, every: float, late: float = 0, offset: float = 0) -> Hopping:
@@ -188,7 +191,7 @@ def hopping(size: float, *, every: float, late: float = 0, offset: float = 0) ->
     >>> len(hopping(300, every=60).assign(0))
     5
     """
-    subject = "hopping windows"
+    subject = "hopping window"
     size_ms, every_ms = millis_of(subject, "size", size), millis_of(subject, "every", every)
     if every_ms > size_ms or size_ms > MAX_WINDOWS * every_ms:
         raise SetupError(
@@ -205,7 +208,7 @@ def sliding(size: float, *, late: float = 0) -> Sliding:
     >>> sliding(60).window(100_000)
     Window(start=40001, end=100001)
     """
-    return Sliding(millis_of("sliding windows", "size", size), _late("sliding windows", late))
+    return Sliding(millis_of("sliding window", "size", size), _late("sliding window", late))
 
 
 def session(gap: float, *, longest: float | None = None, late: float = 0) -> Sessions:
@@ -217,14 +220,14 @@ def session(gap: float, *, longest: float | None = None, late: float = 0) -> Ses
     >>> session(30, longest=3600)
     Sessions(gap_ms=30000, longest_ms=3600000, late_ms=0)
     """
-    gap_ms = millis_of("sessions", "gap", gap)
-    longest_ms = MAX_MILLIS if longest is None else millis_of("sessions", "longest", longest)
+    gap_ms = millis_of("session", "gap", gap)
+    longest_ms = MAX_MILLIS if longest is None else millis_of("session", "longest", longest)
     if longest_ms < gap_ms:
         raise SetupError(
-            "sessions", f"the longest has {longest} seconds, and a gap ends one after {gap}",
+            "session", f"the longest has {longest} seconds, and a gap ends one after {gap}",
             "give a longest of at least the gap",
         )  # fmt: skip
-    return Sessions(gap_ms, longest_ms, _late("sessions", late))
+    return Sessions(gap_ms, longest_ms, _late("session", late))
 
 
 def count(size: int) -> Counts:
@@ -234,23 +237,16 @@ def count(size: int) -> Counts:
     >>> count(100)
     Counts(size=100)
     """
-    if type(size) is not int or size < 1:
-        raise SetupError("windows of a count", f"their size is {size!r}", "give 1 record or more")
-    return Counts(size)
+    return Counts(checked_whole("window of a count", "size", size, 1, unit="records"))
 
 
 def millis_of(subject: str, option: str, seconds: object, least: float = 0.001) -> int:
     """Return the milliseconds of an option in seconds. Raises SetupError for other values.
 
-    >>> millis_of("sessions", "gap", 0.5)
+    >>> millis_of("session", "gap", 0.5)
     500
     """
-    number = _number(seconds)
-    if number is None or not least <= number <= MAX_MILLIS / 1000:
-        raise SetupError(
-            subject, f"their {option} is {seconds!r}", f"give seconds, at least {least}"
-        )
-    return round(number * 1000)
+    return round(checked_number(subject, option, seconds, least, MAX_SECONDS) * 1000)
 
 
 def _late(subject: str, seconds: object) -> int:
@@ -259,13 +255,5 @@ def _late(subject: str, seconds: object) -> int:
 
 def _offset(seconds: object, every_ms: int) -> int:
     """Return the least offset of windows that start where those of another offset do."""
-    number = _number(seconds)
-    if number is None or not abs(number) <= MAX_MILLIS / 1000:
-        raise SetupError("windows", f"their offset is {seconds!r}", "give seconds")
+    number = checked_number("window", "offset", seconds, -MAX_SECONDS, MAX_SECONDS)
     return round(number * 1000) % every_ms
-
-
-def _number(seconds: object) -> float | None:
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        return None
-    return seconds

@@ -1,6 +1,7 @@
 """I5: calls in flight are made again after a worker was killed, and dead letters go back once.
 
-The flow is the real command with Spark. Its service refuses some words until it is mended.
+The flow is the real command with Spark. Its service refuses some words until it is mended. Its keys
+and states are objects of the user's classes, and the timer of one word fails.
 """
 
 from __future__ import annotations
@@ -21,9 +22,40 @@ from tests.support.process.flow_process import kill, meander
 pytestmark = pytest.mark.timeout(2 * PATIENCE)
 FLOW = """
 import asyncio
+from dataclasses import dataclass
 from pathlib import Path
 
-from meander import Checkpointing, DeadLetters, Flow, KafkaSink, KafkaSource, Retry
+from meander import Checkpointing, DeadLetters, Flow, KafkaSink, KafkaSource, Retry, typed
+
+
+@dataclass(frozen=True)
+class Word:
+    text: str
+
+
+@dataclass
+class Count:
+    asked: int = 0
+
+
+def key(word) -> Word:
+    return Word(word)
+
+
+def count(state: Count, word):
+    state.asked += 1
+    return state, [word, state.asked]
+
+
+def remind(context, state, word):
+    if word == "{late}":
+        context.timer(context.time_ms + 1)
+    return state
+
+
+def reminder(context, state):
+    raise TimeoutError(context.key.text)
+
 
 MENDED = Path({mended!r})
 flow = Flow("asked", checkpoints=Checkpointing(interval=0.3), dead_letters={bound})
@@ -38,9 +70,11 @@ async def ask(word):
 
 words = flow.source(KafkaSource("{prefix}words", value="str"))
 asked = words.map_async("ask", ask, concurrency=20, on_error=Retry(times=2, wait=0.01))
-counts = asked.key_by(lambda word: word).fold("count", int, lambda n, word: (n + 1, [word, n + 1]))
-counts.sink(KafkaSink("{prefix}counts"))
+counts = asked.key_by(key).fold("count", Count, count)
+counts.sink(KafkaSink("{prefix}counts", key=typed(Word)))
+asked.key_by(key).process("remind", int, remind, reminder).sink(KafkaSink("{prefix}counts"))
 """
+LATE = "LATE"
 BAD, UNREADABLE = [f"bad{n}" for n in range(30)], b"\xff"
 
 
@@ -51,7 +85,7 @@ class AskedFlow:
         self._broker, self._prefix, self._folder = broker, prefix, folder
         self.mended = folder / "mended"
         self.module = folder / "asked.py"
-        text = FLOW.format(prefix=prefix, mended=str(self.mended), bound=bound)
+        text = FLOW.format(prefix=prefix, mended=str(self.mended), bound=bound, late=LATE)
         self.module.write_text(text)
         for topic in ("words", "counts"):
             create_topic(broker.bootstrap, prefix + topic, 2)
@@ -66,6 +100,7 @@ class AskedFlow:
         found = dict[str, int]()
         for record in consume_all(self._broker.bootstrap, self._prefix + "counts"):
             word, count = json.loads(record.value or b"")
+            assert json.loads(record.key or b"") == {"text": word}
             found[word] = max(count, found.get(word, 0))
         return found
 
@@ -89,7 +124,7 @@ def test_calls_and_dead_letters_outlive_a_killed_worker(
 ) -> None:
     asked = AskedFlow(broker, prefix, tmp_path)
     first, second = ([f"word{n}" for n in range(at, at + 400)] for at in (0, 400))
-    asked.feed([*first, *BAD, UNREADABLE])
+    asked.feed([LATE.lower(), *first, *BAD, UNREADABLE])
     with meander(tmp_path, broker.bootstrap, *asked.run("--workers", "2")) as flow:
         flow.until_event("started")
         flow.until_event("checkpointed")
@@ -98,7 +133,11 @@ def test_calls_and_dead_letters_outlive_a_killed_worker(
         until(lambda: len(flow.of("started")) > 1, f"it lives again: {flow.said}")
         asked.until_counted([*first, *second])
         listed = Counter(str(one["operator"]) for one in asked.command("asked"))
-        assert listed == {"ask": len(BAD), f"source {prefix}words": 1}
+        assert listed == {"ask": len(BAD), "remind": 1, f"source {prefix}words": 1}
+        (timer,) = asked.command("show", "asked", "--operator", "remind", "--limit", "1")
+        assert timer["kind"] == "timer"
+        assert json.loads(str(timer["key"])) == {"text": LATE}
+        assert f"TimeoutError: {LATE}" in str(timer["reason"])
         unreadable = "--operator", f"source {prefix}words", "--limit", "1"
         (shown,) = asked.command("show", "asked", *unreadable)
         assert shown["value"] == {"base64": "/w=="}

@@ -41,6 +41,9 @@ def head(channel: int, sequence: int) -> bytes:
 @pytest.fixture
 def context() -> Iterator[Context]:
     opened: Context = zmq.Context()
+    # A refused stranger reconnects with its messages, and a context waits for what a socket that
+    # has been forgotten still sends.
+    opened.linger = 0
     yield opened
     opened.destroy(linger=0)
 

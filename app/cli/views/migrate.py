@@ -12,6 +12,7 @@ from meander.app.cli.views.rescale import sentence
 from meander.app.cli.views.summary import MoveSummary
 from meander.app.common.output import CommandOutput, at_millis, size
 from meander.dataflow.execution_plan.bin_ranges import ranges
+from meander.dataflow.metrics.counters import counted
 from meander.schemas.errors import SetupError
 from meander.schemas.status import (
     Aborted,
@@ -139,7 +140,8 @@ class _Shown:
             there = max(0, self.total - event.bins - len(event.unmoved))
             were = f" ({there} were already there)" if there else ""
             self.output.say(
-                f"completed: {event.bins} bins{were}, {size(event.bytes)}, {event.ms:,.0f} ms"
+                f"completed: {counted(event.bins, 'bin')}{were}, {size(event.bytes)},"
+                f" {event.ms:,.0f} ms"
             )
             if event.unmoved:
                 self.code = 1
@@ -167,7 +169,7 @@ class _Shown:
 
     def _stand(self, one: Migration) -> str:
         eta = "" if one.eta is None else f", about {one.eta:g} s left"
-        return f"moving, {size(self.carried)}, {one.fetched} bins prefetched{eta}"
+        return f"moving, {size(self.carried)}, {counted(one.fetched, 'bin')} prefetched{eta}"
 
 
 def _ended(event: Aborted) -> str:
@@ -237,7 +239,8 @@ def _estimate(planned: Planned, bins: int) -> str:
     took = "an unknown time, as no bin has moved yet"
     if planned.estimate is not None:
         took = f"about {planned.estimate:g} s at the rate of earlier moves"
-    return f"Dry run: {bins} bins in {planned.rounds} rounds would take {took}."
+    rounds = counted(planned.rounds, "round")
+    return f"Dry run: {counted(bins, 'bin')} in {rounds} would take {took}."
 
 
 def show_abort(output: CommandOutput, events: Iterator[Event]) -> int:

@@ -11,6 +11,7 @@ from meander.app.cli.views.rescale import sentence as worker_sentence
 from meander.app.cli.views.rescale import waits
 from meander.app.cli.views.summary import MoveSummary
 from meander.app.common.output import CommandOutput, at_millis
+from meander.dataflow.metrics.counters import counted
 from meander.schemas.plan_record import PlanRecord
 from meander.schemas.status import (
     Aborted,
@@ -110,7 +111,7 @@ def sentence(event: Event) -> str:
             return f"in force from {time} ms on" + ("" if prepare is None else took)
         case Reconfigured(workers=workers, ms=ms):
             took = "" if ms is None else f", {ms:,.0f} ms"
-            return f"completed: {workers} workers{took}"
+            return f"completed: {counted(workers, 'worker')}{took}"
         case Aborted(reason=reason):
             return f"aborted, the old plan stays in force: {reason}"
         case RolledBack(reason=reason):

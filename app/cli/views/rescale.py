@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from meander.app.cli.views.summary import MoveSummary
 from meander.app.common.output import CommandOutput
+from meander.dataflow.metrics.counters import counted
 from meander.schemas.status import (
     Accepted,
     BinMoved,
@@ -73,7 +74,9 @@ def sentence(event: Event) -> str:
         case Left(worker=worker):
             return f"worker {worker} has left"
         case Rescaled(workers=workers, ms=ms, reason=reason):
-            return f"completed: {workers} workers, {ms:,.0f} ms" + (f"; {reason}" if reason else "")
+            return f"completed: {counted(workers, 'worker')}, {ms:,.0f} ms" + (
+                f"; {reason}" if reason else ""
+            )
         case CommandRejected(reason=reason):
             return f"rejected: {reason}"
     return ""

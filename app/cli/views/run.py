@@ -86,8 +86,8 @@ class Watch:
             case Accepted() as accepted:
                 self._open[accepted.id] = (0, len(accepted.bins))
                 self._output.say(
-                    f"{accepted.id}: accepted, {len(accepted.bins)} bins, {accepted.strategy},"
-                    f" {begins(accepted)}"
+                    f"{accepted.id}: accepted, {counted(len(accepted.bins), 'bin')},"
+                    f" {accepted.strategy}, {begins(accepted)}"
                 )
             case BinMoved(id=name):
                 moved, total = self._open.get(name, (0, 0))
@@ -95,7 +95,8 @@ class Watch:
             case Completed() as done:
                 self._open.pop(done.id, None)
                 self._output.say(
-                    f"{done.id}: completed, {done.bins} bins, {size(done.bytes)}, {done.ms:,.0f} ms"
+                    f"{done.id}: completed, {counted(done.bins, 'bin')}, {size(done.bytes)},"
+                    f" {done.ms:,.0f} ms"
                 )
             case Failed() | Finished():
                 self._line.stop()

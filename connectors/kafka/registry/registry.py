@@ -22,6 +22,7 @@ from meander.connectors.kafka.registry.json_schema import JsonSchemaFormat, titl
 from meander.connectors.kafka.registry.protobuf import ProtobufFormat, described
 from meander.connectors.kafka.registry.schema import Kind, Subject, Subjects, Text, text_of
 from meander.schemas.errors import SetupError
+from meander.schemas.option_values import checked_flag
 from meander.state.encoding.value_columns import Row
 
 T = TypeVar("T")
@@ -30,6 +31,7 @@ File = str | Path
 """The path of a file, below the folder of the module that names it."""
 Fields = dict[str, Any]
 NONE: Mapping[str, Any] = MappingProxyType({})
+_URL = "give one such as http://registry:8081"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,8 @@ class Registry:
 
     def __post_init__(self) -> None:
         """Raise SetupError for a wrong option."""
+        if not isinstance(self.url, str):
+            raise SetupError(f"registry {self.url!r}", "it is no URL", _URL)
         name, known = f"registry {self.url.rpartition('@')[2]!r}", get_args(Subjects)
         if self.subjects not in known:
             raise SetupError(name, f"its subjects are {self.subjects!r}",
@@ -64,7 +68,10 @@ class Registry:
                 "set MEANDER_REGISTRY__BASIC__AUTH__USER__INFO=user:password",
             )  # fmt: skip
         if "://" not in self.url:
-            raise SetupError(name, "it is no URL", "give one such as http://registry:8081")
+            raise SetupError(name, "it is no URL", _URL)
+        checked_flag(name, "register", self.register)
+        if not isinstance(self.settings, Mapping):
+            raise SetupError(name, f"its settings are {self.settings!r}", "give a dict of settings")
 
     @overload
     def avro(

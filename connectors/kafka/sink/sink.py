@@ -1,10 +1,11 @@
 """Kafka topics as a sink of a flow: one topic, or the one that a function chooses for each value.
 
 Guarantees that the records of `write` arrive in the given order per key, once, while the process
-runs: the producer is idempotent and retries forever. `delivered` names a ticket only once all
-records up to it are durable. Headers name the origin of each record: meander.time (milliseconds
-since 1970), .sequence, .origin, .partition, .offset, .index (its place in the flow's order) and
-.worker.
+runs: the producer is idempotent and retries forever. A broker that starts forgets producers of old
+records (`producer.id.expiration.ms`), so a batch of these that was on its way may arrive twice.
+`delivered` names a ticket only once all records up to it are durable. Headers name the origin of
+each record: meander.time (milliseconds since 1970), .sequence, .origin, .partition, .offset, .index
+(its place in the flow's order) and .worker.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from meander.dataflow.errors import WritesDropped
 from meander.dataflow.interfaces import WorkerContext
 from meander.dataflow.records.batch import Batch
 from meander.schemas.errors import SetupError
+from meander.schemas.option_values import checked_flag
 
 OwnHeaders = Mapping[str, bytes | str | None] | Headers
 """The headers that a user's function gives a record."""
@@ -91,9 +93,7 @@ class KafkaSink:
         _check_function(f"{name}, headers", self.headers, more)
         if self.time not in ("logical", "wall"):
             raise SetupError(f"{name}, time", f"it is {self.time!r}", "give 'logical' or 'wall'")
-        given: object = self.origin
-        if not isinstance(given, bool):
-            raise SetupError(f"{name}, origin", f"it is {given!r}", "give True or False")
+        checked_flag(name, "origin", self.origin)
 
     @property
     def declared(self) -> Sequence[str]:

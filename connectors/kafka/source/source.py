@@ -9,7 +9,6 @@ opening: a few round trips per partition.
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
@@ -52,10 +51,12 @@ from meander.dataflow.interfaces import (
     SourceOptions,
     SourceSpec,
     WorkerContext,
+    check_options,
 )
 from meander.dataflow.keepalive import Keepalive
 from meander.dataflow.operators.source.silence import DEFAULT_SECONDS
 from meander.schemas.errors import MeanderError, SetupError
+from meander.schemas.option_values import checked_flag
 from meander.state.encoding.record import Record
 
 T = TypeVar("T", default=Any)
@@ -165,7 +166,7 @@ class KafkaSource(SourceSpec[T]):
 
     def __post_init__(self) -> None:
         name = f"source topic {self.topic!r}"
-        if self.pattern:
+        if self.pattern != "":
             name = f"source of topics {self.pattern!r}"
             if self.topic:
                 raise SetupError(name, f"it has a topic beside its pattern, {self.topic!r}",
@@ -181,13 +182,9 @@ class KafkaSource(SourceSpec[T]):
         for what, form in (("value", self.value), ("key", self.key)):
             check_format(f"{name}, {what}", form)
         check_extractor(f"{name}, time", self.time)
-        for what in ("fail_fast", "pairs", "metadata", "options"):
-            kind: type = bool
-            remedy = "give True or False"
-            if what == "options":
-                kind, remedy = SourceOptions, "give SourceOptions(...)"
-            if not isinstance(given := getattr(self, what), kind):
-                raise SetupError(f"{name}, {what}", f"it is {given!r}", remedy)
+        for what in ("fail_fast", "pairs", "metadata"):
+            checked_flag(name, what, getattr(self, what))
+        check_options(name, self.options)
         self._check_idle()
         if self.pairs and self.metadata:
             raise SetupError(name, "it has both pairs and metadata",
@@ -239,9 +236,6 @@ class KafkaSource(SourceSpec[T]):
             raise SetupError(subject, f"it has advance_after={seconds} without idle='advance'",
                              "give it both, or none")  # fmt: skip
         if self.idle == "advance":
-            if seconds is not None and not 0 < seconds < math.inf:
-                raise SetupError(subject, f"its advance_after is {seconds}",
-                                 "give seconds above 0")  # fmt: skip
             options = replace(self.options, advance_after=seconds or DEFAULT_SECONDS)
             object.__setattr__(self, "options", options)
 

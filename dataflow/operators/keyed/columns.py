@@ -16,6 +16,7 @@ import numpy as np
 
 from meander.dataflow.records.batch import Int64s
 from meander.schemas.errors import SetupError
+from meander.schemas.option_values import is_number
 from meander.state.encoding import codec
 from meander.state.encoding.columns import Column as Column
 from meander.state.encoding.columns import ColumnLayout, column_of, exact_column
@@ -229,7 +230,7 @@ class ValueReader:
         # The exact types are most of them, and cost one look-up.
         if type(found) is int or (type(found) is float and not self._whole):
             return found
-        if isinstance(found, bool) or not isinstance(found, int | float):
+        if not is_number(found):
             raise TypeError(f"{found!r} is not a number")
         if self._whole and not isinstance(found, int):
             raise TypeError(f"{found!r} is not an int")

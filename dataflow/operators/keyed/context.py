@@ -15,6 +15,7 @@ from typing_extensions import TypeVar
 from meander.dataflow.operators.keyed.callbacks import CallKind, TimerChange
 from meander.dataflow.operators.stateless import MAX_OUTPUTS, TooManyOutputsError
 from meander.dataflow.records.extra_columns import EVENT_MS, NO_CELLS, Cell
+from meander.schemas.option_values import is_number
 from meander.state.encoding import codec
 from meander.state.times.time import checked_millis, from_millis, to_millis
 
@@ -151,7 +152,7 @@ class Context(Generic[K]):
         An alarm with a name replaces the key's timer or alarm of that name. Raises ValueError for a
         negative or too large number of seconds, for an invalid name, and where the operator has no
         `on_alarm`."""
-        if not 0 <= seconds <= MAX_ALARM_SECONDS:
+        if not is_number(seconds) or not 0 <= seconds <= MAX_ALARM_SECONDS:
             raise ValueError(
                 f"an alarm is due in 0 to {MAX_ALARM_SECONDS:,} seconds, not in {seconds!r}"
             )

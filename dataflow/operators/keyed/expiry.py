@@ -18,6 +18,7 @@ import numpy as np
 from meander.dataflow.records.batch import Int64s
 from meander.schemas.control import MAX_MILLIS
 from meander.schemas.errors import SetupError
+from meander.schemas.option_values import checked_number
 from meander.state.encoding.cells import ABSENT
 from meander.state.encoding.codec import encode_sealed
 from meander.state.encoding.expiring import NEVER
@@ -39,10 +40,8 @@ def expiry_of(operator: str, ttl: object, refresh: object) -> Expiry | None:
             raise SetupError(f"operator {operator!r}", f"it has refresh={refresh!r} and no ttl",
                              "give ttl seconds, such as 3600, or leave refresh out")  # fmt: skip
         return None
-    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not ttl >= 0.001:
-        raise SetupError(f"operator {operator!r}", f"its time to live is {ttl!r}",
-                         "give seconds, at least 0.001, such as 3600")  # fmt: skip
-    return Expiry(to_millis(duration(ttl)), cast(Refresh, refresh))
+    seconds = checked_number(f"operator {operator!r}", "ttl", ttl, 0.001)
+    return Expiry(to_millis(duration(seconds)), cast(Refresh, refresh))
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ class ManualPool(SimulatedPool):
     """Simulated workers; those that are launched are ready when a test says so."""
 
     def __init__(self, sim: Simulation) -> None:
-        super().__init__(sim)
+        super().__init__(sim, {})
         self.launched: list[WorkerId] = []
         self.up = False
 

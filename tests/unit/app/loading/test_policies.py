@@ -64,7 +64,7 @@ def test_an_entry_point_adds_a_policy(installed: None) -> None:
         ("ds3", "policy 'ds3': it is unknown; name one of drift, ds2, gone, other, paced, patient"),
         ("ds2:max_workers", "'max_workers' is no option; write key=value for min_workers, max_"),
         ("ds2:most=3", "it cannot be made: TypeError"),
-        ("ds2:max_workers=many", "it cannot be made: TypeError"),
+        ("ds2:max_workers=many", "its max_workers is 'many'; give a whole number"),
         ("ds2:max_workers=0", "policy DS2Autoscaler: its max_workers is 0"),
         ("paced", "it cannot be made: TypeError"),
         ("paced:inner=ds3", "policy 'ds3': it is unknown"),

@@ -22,8 +22,8 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "source topic 'a', time: it is 'at'; give header('name'), field('name') or a function": (
         lambda: KafkaSource("a", time="at")  # type: ignore[call-overload]
     ),
-    "source topic 'a', options: it is 5": lambda: KafkaSource("a", options=5),  # type: ignore[call-overload]
-    "source topic 'a', pairs: it is 'x'": lambda: KafkaSource("a", pairs="x"),  # type: ignore[call-overload]
+    "source topic 'a': its options are 5": lambda: KafkaSource("a", options=5),  # type: ignore[call-overload]
+    "source topic 'a': its pairs is 'x'": lambda: KafkaSource("a", pairs="x"),  # type: ignore[call-overload]
     "source topic 'a': it has both pairs and metadata": (
         lambda: KafkaSource("a", pairs=True, metadata=True)
     ),
@@ -41,7 +41,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "sink topic 'a', time: it is 'at'; give 'logical' or 'wall'": (
         lambda: KafkaSink("a", time="at")  # type: ignore[arg-type]
     ),
-    "sink topic 'a', origin: it is None": lambda: KafkaSink("a", origin=None),  # type: ignore[arg-type]
+    "sink topic 'a': its origin is None": lambda: KafkaSink("a", origin=None),  # type: ignore[arg-type]
 }
 """What the error says of each definition."""
 

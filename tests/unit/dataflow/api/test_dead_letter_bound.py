@@ -72,11 +72,11 @@ def test_bound_that_bounds_nothing_is_refused() -> None:
         DeadLetters(limit=1, per=0)
     with pytest.raises(SetupError, match="its then is 'stop'"):
         DeadLetters(limit=1, then="stop")  # type: ignore[arg-type]
-    with pytest.raises(SetupError, match="its limit is '100'; give it a whole number"):
+    with pytest.raises(SetupError, match="its limit is '100'; give a whole number"):
         DeadLetters(limit="100")  # type: ignore[arg-type]
-    with pytest.raises(SetupError, match="its per is '1m'; give it seconds"):
+    with pytest.raises(SetupError, match="its per is '1m'; give seconds"):
         DeadLetters(limit=1, per="1m")  # type: ignore[arg-type]
-    with pytest.raises(SetupError, match="flow 'orders': its dead_letters are 100; give it Dead"):
+    with pytest.raises(SetupError, match="flow 'orders': its dead_letters is 100; give it Dead"):
         Flow("orders", dead_letters=100)  # type: ignore[arg-type]
 
 

@@ -246,7 +246,7 @@ def test_a_flow_without_a_source_is_refused() -> None:
 
 @pytest.mark.parametrize("bits", [-1, 17])
 def test_a_flow_has_up_to_two_to_the_sixteenth_bins(bits: int) -> None:
-    with pytest.raises(MeanderError, match="choose from 0 to 16 bits"):
+    with pytest.raises(MeanderError, match="its bins is .*; give a whole number from 0 to 16"):
         Flow("f", bins=bits)
 
 

@@ -177,7 +177,7 @@ def test_more_acknowledged_than_was_sent_is_a_fault_of_the_peer() -> None:
 
 @pytest.mark.parametrize("bound", ["max_inflight", "max_waiting", "max_spill", "link_credit"])
 def test_a_bound_that_lets_nothing_pass_is_refused(bound: str) -> None:
-    with pytest.raises(SetupError, match=f"flow 'f': its {bound} is 0, so no record passes"):
+    with pytest.raises(SetupError, match=f"flow 'f': its {bound} is 0; give bytes from 1 on"):
         Flow("f", **{bound: 0})  # type: ignore[arg-type]
 
 

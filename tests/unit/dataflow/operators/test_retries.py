@@ -240,13 +240,13 @@ def test_sink_loop_and_columns_refuse_retries() -> None:
         numbers.sink(KafkaSink("out"), on_error=ONCE_MORE)
     with pytest.raises(SetupError, match="records of many keys at once"):
         numbers.key_by(lambda n: n).fold("count", columns.count(), on_error=ONCE_MORE)
-    with pytest.raises(SetupError, match="its times are 0"):
+    with pytest.raises(SetupError, match="its times is 0"):
         Retry(times=0)
     with pytest.raises(SetupError, match="its wait is -1"):
         Retry(wait=-1)
-    with pytest.raises(SetupError, match="its times are '5'; give it a whole number"):
+    with pytest.raises(SetupError, match="its times is '5'; give a whole number"):
         Retry(times="5")  # type: ignore[arg-type]
-    with pytest.raises(SetupError, match="its wait is '200ms'; give it 0 to 3600 seconds"):
+    with pytest.raises(SetupError, match="its wait is '200ms'; give seconds from 0 to 3,600"):
         Retry(wait="200ms")  # type: ignore[arg-type]
 
 
@@ -300,7 +300,7 @@ def _counts(
         for value, ms in records:
             run.feed("numbers", value, ms=ms)
         run.run()
-        return run.values("out"), run.states("seen"), [one.value for one in run.dead_letters]
+        return run.values("out"), dict(run.states("seen")), [one.value for one in run.dead_letters]
 
 
 def test_key_that_expires_at_a_record_on_which_a_fold_fails_begins_anew() -> None:

@@ -135,18 +135,18 @@ def test_sessions_of_records_in_order_follow_each_other(seed: int) -> None:
 @pytest.mark.parametrize(
     ("make", "cause"),
     [
-        (lambda: tumbling(0), "their size is 0"),
-        (lambda: tumbling(True), "their size is True"),
-        (lambda: tumbling(float("nan")), "their size is nan"),
-        (lambda: tumbling(60, late=-1), "their late is -1"),
-        (lambda: tumbling(60, offset="1"), "their offset is '1'"),  # type: ignore[arg-type]
+        (lambda: tumbling(0), "its size is 0"),
+        (lambda: tumbling(True), "its size is True"),
+        (lambda: tumbling(float("nan")), "its size is nan"),
+        (lambda: tumbling(60, late=-1), "its late is -1"),
+        (lambda: tumbling(60, offset="1"), "its offset is '1'"),  # type: ignore[arg-type]
         (lambda: hopping(60, every=61), "one of 60 seconds starts every 61"),
         (lambda: hopping(60, every=0.001), "one of 60 seconds starts every 0.001"),
-        (lambda: session(0), "their gap is 0"),
+        (lambda: session(0), "its gap is 0"),
         (lambda: session(30, longest=29), "the longest has 29 seconds"),
-        (lambda: sliding(-1), "their size is -1"),
-        (lambda: count(0), "their size is 0"),
-        (lambda: count(2.0), "their size is 2.0"),  # type: ignore[arg-type]
+        (lambda: sliding(-1), "its size is -1"),
+        (lambda: count(0), "its size is 0"),
+        (lambda: count(2.0), "its size is 2.0"),  # type: ignore[arg-type]
     ],
 )
 def test_windows_that_cannot_be_are_refused(make: Callable[[], object], cause: str) -> None:

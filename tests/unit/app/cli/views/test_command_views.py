@@ -92,7 +92,7 @@ def test_bins_that_stay_are_printed_with_the_reason_and_exit_code_1() -> None:
     )
     reasons = "1 because they are unreadable, 1 because the flow's sources have ended"
     assert (code, f"2 bins stay where they were: {reasons}" in said) == (1, True)
-    assert "completed: 1 bins (1 were already there), 5 B, 1 ms" in said
+    assert "completed: 1 bin (1 were already there), 5 B, 1 ms" in said
 
 
 def test_what_waited_until_the_end_says_that_all_of_it_stays() -> None:
@@ -105,7 +105,7 @@ def test_what_waited_until_the_end_says_that_all_of_it_stays() -> None:
 
 def test_bins_that_were_there_already_are_exit_code_0() -> None:
     code, said = shown(ACCEPTED, Completed(id="m", ms=1, bins=1, bytes=5))
-    assert (code, "completed: 1 bins (3 were already there), 5 B, 1 ms" in said) == (0, True)
+    assert (code, "completed: 1 bin (3 were already there), 5 B, 1 ms" in said) == (0, True)
 
 
 @pytest.mark.parametrize(

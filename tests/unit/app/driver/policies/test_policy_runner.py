@@ -16,7 +16,7 @@ from meander.app.driver.policies.runner import PolicyOptions, PolicyRunner
 from meander.app.protocol.messages import WorkerHeartbeat
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.logic_change import LogicVersion
-from meander.dataflow.control.resources import ANYWHERE, Resources
+from meander.dataflow.control.resources import ANYWHERE
 from meander.dataflow.execution_plan.plan import ExecutionPlan
 from meander.dataflow.policies.metrics import Metrics
 from meander.dataflow.policies.policy import Policy, resized
@@ -26,7 +26,7 @@ from meander.state.keys.ids import WorkerId
 
 OPTIONS = PolicyOptions(interval=10.0, warm_up=5.0, time_limit=2.0, no_return=100.0)
 plan_of_texts: Any = {"0": ANYWHERE}
-resources: Any = Resources(3)  # type: ignore[arg-type]
+resources: Any = 3
 Decide = Callable[[Metrics, ExecutionPlan], object]
 TWO = ExecutionPlan(
     dict.fromkeys([WorkerId(0), WorkerId(1)], ANYWHERE),

@@ -175,7 +175,7 @@ def test_first_without_a_time_passes_one_record_of_each_key() -> None:
 
 @pytest.mark.parametrize("ttl", [0, -1, "1h", True, float("nan")])
 def test_a_time_to_live_is_a_number_of_seconds(ttl: Any) -> None:
-    with pytest.raises(SetupError, match="operator 'count': its time to live is .*give seconds"):
+    with pytest.raises(SetupError, match="operator 'count': its ttl is .*give seconds"):
         counting(ttl)
 
 
