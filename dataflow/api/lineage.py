@@ -20,16 +20,14 @@ from meander.dataflow.api.nodes import (
     Node,
     Output,
     ProbeNode,
-    ProcessLogic,
     SinkNode,
     SourceNode,
     SplitNode,
     StatefulCollectionNode,
     StatefulNode,
+    side_outputs,
     upstreams,
 )
-from meander.dataflow.joins.interval import IntervalJoin
-from meander.dataflow.windows.columnar import ColumnarWindows
 from meander.state.checkpoint.checkpoint import InputLineage
 
 Lineages = Mapping[tuple[str, int], InputLineage]
@@ -71,12 +69,8 @@ def _operators_passed(output: Output) -> tuple[str, ...]:
         match output.node:
             case SourceNode(name=name):
                 return (f"source {name!r}", *reversed(found))
-            case KeyedNode(
-                name=name,
-                logic=ProcessLogic(side=side)
-                | ColumnarWindows(side=side)
-                | IntervalJoin(side=side),
-            ) if output.number:
+            case KeyedNode(name=name) as node if output.number:
+                side = side_outputs(node)
                 return (_output(side[output.number - 1], name), *reversed(found))
             case node if isinstance(node, StatefulNode | MapUpdatesNode | MergeNode):
                 return (f"operator {node.name!r}", *reversed(found))

@@ -466,15 +466,16 @@ def uses(node: Node) -> tuple[str, ...]:
 
 def outputs(node: Node) -> int:
     """Return the number of outputs of a node."""
+    return len(node.outputs) if isinstance(node, SplitNode) else 1 + len(side_outputs(node))
+
+
+def side_outputs(node: Node) -> tuple[str, ...]:
+    """Return the names of the side outputs of a node."""
     match node:
-        case SplitNode():
-            return len(node.outputs)
-        case KeyedNode(
-            logic=ProcessLogic(side=side) | ColumnarWindows(side=side) | IntervalJoin(side=side)
-        ):
-            return 1 + len(side)
+        case KeyedNode(logic=ProcessLogic() | ColumnarWindows() | IntervalJoin() as logic):
+            return logic.side
         case _:
-            return 1
+            return ()
 
 
 def has_alarms(node: Node) -> bool:
