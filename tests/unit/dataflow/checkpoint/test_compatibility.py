@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from meander import Flow, KeyedStream, columns, session, tumbling
+from meander.dataflow.api.joined import Copies
 from meander.dataflow.api.nodes import KeyedNode
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.compatibility import expect_fits, renumbered, restorable_parts
@@ -215,6 +216,14 @@ def windows(of: Windows, *, counts: bool = False) -> Plan:
     return plan_with(lambda words: words.window("n", of).reduce(max))
 
 
+def looked_up(copies: Copies) -> Plan:
+    def build(words: KeyedStream[Any]) -> KeyedStream[Any]:
+        rows = words.table(lambda word: (word, word))
+        return words.join(rows, on=str, name="n", copies=copies)
+
+    return plan_with(build)
+
+
 def pairs(**options: Any) -> Plan:
     return plan_with(lambda words: words.join(words, name="n", **options))
 
@@ -227,6 +236,7 @@ def pairs(**options: Any) -> Plan:
         (windows(tumbling(60)), windows(tumbling(60, late=5)), "tumbling(60, late=5) with"),
         (windows(tumbling(60)), windows(session(60)), "session(60) with"),
         (windows(tumbling(60)), windows(tumbling(60), counts=True), "tumbling(60) with count"),
+        (looked_up("everywhere"), looked_up("one"), "codec 'msgpack of copies of a table'"),
         (pairs(within=(0, 60)), pairs(within=(-1, 60)), "inner join within (-1, 60), late=0"),
         (pairs(within=(0, 60)), pairs(within=(0, 60), late=5), "within (0, 60), late=5"),
         (pairs(within=(0, 60)), pairs(within=(0, 60), how="left"), "left join within (0, 60)"),
@@ -235,7 +245,7 @@ def pairs(**options: Any) -> Plan:
 def test_states_of_another_definition_are_refused_with_the_ways_out(
     before: Plan, after: Plan, said: str
 ) -> None:
-    (node,) = before.keyed
+    node = next(node for node in before.stateful if node.name == "n")
     assert isinstance(node, KeyedNode)
     found = restorable(node.codec_name)
     expect_fits(found, before)
