@@ -15,7 +15,7 @@ from meander.dataflow.joins.interval import interval_join
 from meander.dataflow.operators.retries import OnError
 from meander.dataflow.tables.logic import pair
 from meander.schemas.errors import SetupError
-from meander.state.encoding.codec import PLAIN
+from meander.state.encoding.codec import PlainCodec
 
 
 def join_streams(
@@ -35,6 +35,7 @@ def join_streams(
                          f"its second stream belongs to flow {right._flow.name!r}",
                          "join streams of one flow")  # fmt: skip
     join = interval_join(name, within, late, how, step or pair)
-    options: KeyedOptions = "event", PLAIN, on_error, colocate, None
+    codec = PlainCodec.of(join.definition)
+    options: KeyedOptions = "event", codec, on_error, colocate, None
     at = left._keyed(name, (left, right), join, options)
     return ProcessedStream(left._flow, at, join.side)

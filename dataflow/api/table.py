@@ -33,7 +33,7 @@ from meander.dataflow.tables.row_functions import (
     RowFunction,
 )
 from meander.schemas.errors import SetupError
-from meander.state.encoding.codec import PLAIN
+from meander.state.encoding.codec import PLAIN, PlainCodec
 from meander.state.encoding.record import Record
 
 if TYPE_CHECKING:
@@ -343,7 +343,9 @@ def join_table(
         remedy = "call key_by before, as the bins of its records have the copies"
     if not isinstance(keyed, KeyedStream):
         raise SetupError(f"operator {name!r}", "it joins records without keys", remedy)
-    options: KeyedOptions = "event", PLAIN, on_error, colocate, table._expiry
+    # Rows and copies of rows are different states.
+    codec = PLAIN if copies == "one" else PlainCodec.of("copies of a table")
+    options: KeyedOptions = "event", codec, on_error, colocate, table._expiry
     return KeyedStream(stream._flow, keyed._keyed(name, (changed, keyed), logic, options))
 
 

@@ -38,7 +38,7 @@ from meander.dataflow.windows.logic import (
 from meander.dataflow.windows.sliding import SlidingWindows
 from meander.dataflow.windows.window import Counts, Hopping, Sessions, Sliding, Windows, described
 from meander.schemas.errors import SetupError
-from meander.state.encoding.codec import PLAIN, PlainCodec
+from meander.state.encoding.codec import PlainCodec
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -170,7 +170,7 @@ class WindowedStream(Generic[T, K]):
         self, logic: ProcessLogic | ColumnarWindows, aggregate: str
     ) -> ProcessedStream[K, Any]:
         """Add the operator. Its layers carry its definition."""
-        codec = PlainCodec(f"{PLAIN.name} of {described(self._windows)} with {aggregate}")
+        codec = PlainCodec.of(f"{described(self._windows)} with {aggregate}")
         options: KeyedOptions = "event", codec, self._on_error, self._colocate, None
         at = self._stream._keyed(self._name, (self._stream,), logic, options)
         return ProcessedStream(self._stream._flow, at, logic.side)

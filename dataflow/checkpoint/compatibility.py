@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from meander.dataflow.api.nodes import KeyedNode, StatefulNode
 from meander.dataflow.api.plan import Plan
@@ -19,7 +20,7 @@ from meander.schemas.errors import SetupError
 from meander.schemas.log_lines import LineLogger
 from meander.state.checkpoint.arrangements import KeptArrangement
 from meander.state.checkpoint.checkpoint import INITIAL_CUT, Checkpoint, InputLineage
-from meander.state.encoding.codec import PLAIN
+from meander.state.encoding.codec import DEFINED, PLAIN
 
 log = LineLogger(__name__)
 
@@ -43,13 +44,13 @@ def expect_fits(
     if not bins:
         groups = _other_groups(checkpoint, plan)
     redefined = [
-        *bins, *codecs, *arrangements, *groups, *([] if allow_dropped else strange),
+        *bins, *map(str, codecs), *arrangements, *groups, *([] if allow_dropped else strange),
         *outside, *twice,
     ]  # fmt: skip
     wrong = [*redefined, *lost]
     if wrong:
         help = [f"give the flow bins={checkpoint.space.bits}"] if bins else []
-        help += ["give it that codec, and a ttl where the name ends with '+ttl'"] if codecs else []
+        help += _codec_help(codecs)
         if in_flight and not allow_dropped:
             help.append(_without_in_flight(plan.flow.name))
         if strange and not allow_dropped and checkpoint.cut != INITIAL_CUT:
@@ -219,7 +220,42 @@ def _bins(checkpoint: Checkpoint, plan: Plan) -> list[str]:
     return [] if had == has else [f"it has {had} bins, and the flow has {has}"]
 
 
-def _codecs(checkpoint: Checkpoint, plan: Plan) -> list[str]:
+class _OtherCodec(NamedTuple):
+    """An operator whose states were written with another codec than it has."""
+
+    operator: str
+    had: str
+    has: str
+
+    @property
+    def is_definition(self) -> bool:
+        """Return whether the codec of the states carries the definition of the operator."""
+        return self.had.startswith(DEFINED)
+
+    def __str__(self) -> str:
+        if self.is_definition and self.has.startswith(DEFINED):
+            had, has = self.had.removeprefix(DEFINED), self.has.removeprefix(DEFINED)
+            return f"the states of {self.operator!r} are those of {had}, and the operator is {has}"
+        return (
+            f"the states of {self.operator!r} were written with codec '{self.had}', and the"
+            f" operator's is '{self.has}'"
+        )
+
+
+def _codec_help(codecs: Sequence[_OtherCodec]) -> list[str]:
+    """Return what helps where codecs differ."""
+    help = list[str]()
+    if not all(one.is_definition for one in codecs):
+        help.append("give it that codec, and a ttl where the name ends with '+ttl'")
+    if defined := [repr(one.operator) for one in codecs if one.is_definition]:
+        help.append(
+            f"give {' and '.join(defined)} another name, and let --allow-dropped-state drop the old"
+            " states"
+        )
+    return help
+
+
+def _codecs(checkpoint: Checkpoint, plan: Plan) -> list[_OtherCodec]:
     known = {node.name: node for node in plan.stateful}
     written = {
         (manifest.operator, layer.codec)
@@ -228,8 +264,7 @@ def _codecs(checkpoint: Checkpoint, plan: Plan) -> list[str]:
         if manifest.operator in known
     }
     return [
-        f"the states of {name!r} were written with codec '{codec}', and the operator's is"
-        f" '{_codec_name(known[name])}'"
+        _OtherCodec(name, codec, _codec_name(known[name]))
         for name, codec in sorted(written)
         if codec not in _readable_codecs(known[name])
     ]

@@ -74,6 +74,16 @@ class IntervalJoin:
     """The extra columns that it reads."""
 
     @property
+    def definition(self) -> str:
+        """Return what decides about the records that it keeps, in words.
+
+        >>> interval_join("shown", (-1, 600), 10, "inner", max).definition
+        'inner join within (-1, 600), late=10'
+        """
+        low, high, late = (f"{ms / 1000:.15g}" for ms in self.interval)
+        return f"{self.how} join within ({low}, {high}), late={late}"
+
+    @property
     def keeps_alone(self) -> tuple[bool, bool]:
         """Return for each side whether a record gives a result alone if nothing pairs with it."""
         return self.how != "inner", self.how == "outer"

@@ -228,6 +228,15 @@ class PlainCodec:
     def __init__(self, name: str) -> None:
         self.name = name
 
+    @staticmethod
+    def of(definition: str) -> PlainCodec:
+        """Return the codec of an operator with a definition.
+
+        >>> PlainCodec.of("tumbling(60)").name
+        'msgpack of tumbling(60)'
+        """
+        return PlainCodec(f"{DEFINED}{definition}")
+
     def encode(self, state: object, /) -> bytes:
         """Return the bytes of a state."""
         return encode(state)
@@ -238,6 +247,8 @@ class PlainCodec:
 
 
 PLAIN: Final[StateCodec] = PlainCodec("msgpack")
+DEFINED: Final = f"{PLAIN.name} of "
+"""The begin of the name of a plain codec with a definition."""
 
 
 def _is_flat(value: object) -> bool:

@@ -1,5 +1,5 @@
-"""Windows on real processes hold the records of the reference, whatever moves, comes, goes or dies
-while they are open."""
+"""Windows and joins on real processes give the results of the reference, whatever moves, comes,
+goes or dies meanwhile; and no other definition takes their states."""
 
 from __future__ import annotations
 
@@ -18,16 +18,20 @@ from tests.support.process.windows_flow import WindowsFlow
 pytestmark = pytest.mark.timeout(2 * PATIENCE)
 
 
-def test_open_windows_move_come_back_and_close_once(
+def test_windows_and_joins_move_come_back_and_give_their_results_once(
     broker: Broker, prefix: str, tmp_path: Path
 ) -> None:
     """I2 and I5: what is committed equals the results of one thread from all records at once."""
     visits = WindowsFlow(broker, prefix, tmp_path)
 
-    def command(*words: str) -> None:
+    def said(*words: str, code: int = 0) -> str:
         where = "--prefix", prefix, "--bootstrap", broker.bootstrap
-        done = CliRunner().invoke(app, [words[0], "visits", *words[1:], *where])
-        assert done.exit_code == 0, done.output
+        done = CliRunner().invoke(app, [*words, *where])
+        assert done.exit_code == code, done.output
+        return done.output
+
+    def command(name: str, *words: str) -> None:
+        said(name, "visits", *words)
 
     visits.feed()
     run = visits.run("--master", "local[4]", "--wait")
@@ -48,6 +52,14 @@ def test_open_windows_move_come_back_and_close_once(
         with visits.load():
             command("rescale", "--workers", "2")
             command("migrate", "--bins", "0-11", "--worker", "1")
+            command("stop", "--savepoint", "open")
+        assert flow.exit_code() == 0, flow.said
+    for other in {"minute": 2000}, {"near": 50}:
+        visits.define(**other)
+        refused = said("run", str(visits.module), code=2)
+        assert "another name" in refused, refused
+    visits.define()
+    with meander(tmp_path, broker.bootstrap, *run, "--workers", "1") as flow:
         visits.close()
         visits.until_answered(flow)
         kill(flow.process.pid, signal.SIGINT)

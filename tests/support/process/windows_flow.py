@@ -1,4 +1,4 @@
-"""A flow with windows as a process, the visits that it reads, and its results from all at once.
+"""A flow with windows and joins as a process, its visits, and its results from all at once.
 
 Visits come out of order, and one in thirty comes seconds later than its windows may wait. No
 decision about logical time bridges the margin between both, so the topic alone decides about them.
@@ -26,8 +26,11 @@ PARTITIONS, USERS = 3, 40
 START = 1_700_000_000_000
 STEP = 4
 """Milliseconds from one visit to the next."""
-MINUTE, GAP, LATE = 1000, 200, 3000
-"""Milliseconds of a tumbling window, of the gap of a session, and of the lateness of both."""
+MINUTE, GAP, NEAR, LATE = 1000, 200, 100, 3000
+"""Milliseconds of a tumbling window, of the gap of a session, between two visits that the join
+pairs at most, and of the lateness of all."""
+NAMELESS = 7
+"""A user whose row is deleted before the first visit."""
 DISORDER, MARGIN, TOO_LATE = 300, 2000, 9000
 """Milliseconds that a visit may come late, that an idle advance may add to that, which is less than
 one feed takes, and that a visit comes too late by."""
@@ -49,12 +52,24 @@ by_user = visits.key_by(lambda visit: visit["user"])
 minutes = by_user.window("minute", tumbling({minute}, late={late})).fold(list, listed)
 sessions = by_user.window("session", session({gap}, late={late}))
 sessions = sessions.fold(list, listed, merge=lambda a, b: a + b)
+users = flow.table(KafkaSource("{prefix}users", time=field("at")), "users")
+named = visits.join(
+    users, on=lambda visit: "u%d" % visit["user"], how="left", name="named",
+    step=lambda visit, row: {{"n": visit["n"], "name": row and row["name"]}},
+)
+named.sink(KafkaSink("{prefix}named"), "write named")
+pairs = by_user.join(
+    by_user, within=(0.001, {near}), late={late}, name="pairs",
+    step=lambda one, other: {{"n": one["n"], "other": other["n"]}},
+)
+pairs.sink(KafkaSink("{prefix}pairs"), "write pairs")
+pairs.side("late").sink(KafkaSink("{prefix}late-pairs"), "write late pairs")
 minutes.sink(KafkaSink("{prefix}minutes"), "write minutes")
 minutes.side("late").sink(KafkaSink("{prefix}late-minutes"), "write late minutes")
 sessions.sink(KafkaSink("{prefix}sessions"), "write sessions")
 sessions.side("late").sink(KafkaSink("{prefix}late-sessions"), "write late sessions")
 """
-TOPICS = "minutes", "late-minutes", "sessions", "late-sessions"
+TOPICS = "minutes", "late-minutes", "sessions", "late-sessions", "named", "pairs", "late-pairs"
 
 
 class Visit(NamedTuple):
@@ -77,16 +92,25 @@ def visit_of(n: int) -> Visit:
 
 
 class WindowsFlow:
-    """A flow with tumbling windows and sessions over visits."""
+    """A flow with tumbling windows, sessions, a table and an interval join over visits."""
 
     def __init__(self, broker: Broker, prefix: str, folder: Path) -> None:
         self._bootstrap, self._prefix = broker.bootstrap, prefix
         self._visits = list[Visit]()
         self.module = folder / "flow.py"
-        seconds = {"minute": MINUTE / 1000, "gap": GAP / 1000, "late": LATE / 1000}
-        self.module.write_text(MODULE.format(prefix=prefix, **seconds))
-        for topic in ("visits", *TOPICS):
+        self.define()
+        for topic in ("visits", "users", *TOPICS):
             create_topic(self._bootstrap, prefix + topic, PARTITIONS)
+        rows = [(user, {"at": START - TOO_LATE, "name": f"user {user}"}) for user in range(USERS)]
+        records = [Record(json.dumps(row).encode(), b"u%d" % user) for user, row in rows]
+        deleted = Record(None, b"u%d" % NAMELESS, timestamp=START - TOO_LATE)
+        produce(self._bootstrap, prefix + "users", [*records, deleted])
+
+    def define(self, **other: int) -> None:
+        """Define the flow, with other durations of some in milliseconds."""
+        millis = {"minute": MINUTE, "gap": GAP, "near": NEAR, "late": LATE, **other}
+        seconds = {name: ms / 1000 for name, ms in millis.items()}
+        self.module.write_text(MODULE.format(prefix=self._prefix, **seconds))
 
     def run(self, *options: str) -> list[str]:
         """Return the words that run the flow."""
@@ -174,9 +198,13 @@ class WindowsFlow:
             for some in _sessions(sorted(mine, key=lambda visit: visit.at))
         ]
         lost = Counter(json.dumps(visit.value, sort_keys=True) for visit in late)
+        # A late visit is late on both sides of the join.
         return {
             "minutes": Counter(results), "late-minutes": lost,
             "sessions": Counter(sessions), "late-sessions": lost,
+            "named": Counter(map(_named, visits)),
+            "pairs": Counter(one for mine in by_user.values() for one in _pairs(mine)),
+            "late-pairs": lost + lost,
         }  # fmt: skip
 
     def _late(self) -> set[Visit]:
@@ -206,6 +234,19 @@ def _sessions(visits: Sequence[Visit]) -> Iterator[list[Visit]]:
             found = []
         found.append(visit)
     yield found
+
+
+def _pairs(visits: Sequence[Visit]) -> Iterator[str]:
+    """Yield the pairs of the visits of a user."""
+    for one in visits:
+        for other in visits:
+            if 1 <= other.at - one.at <= NEAR:
+                yield json.dumps({"n": one.n, "other": other.n}, sort_keys=True)
+
+
+def _named(visit: Visit) -> str:
+    name = None if visit.user == NAMELESS else f"user {visit.user}"
+    return json.dumps({"n": visit.n, "name": name}, sort_keys=True)
 
 
 def _result(user: int, start: int, end: int, visits: Sequence[Visit]) -> str:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from meander import Flow
+from meander import Flow, KeyedStream, columns, session, tumbling
+from meander.dataflow.api.joined import Copies
+from meander.dataflow.api.nodes import KeyedNode
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.compatibility import expect_fits, renumbered, restorable_parts
 from meander.dataflow.control.decisions import StartDecision
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
+from meander.dataflow.windows.window import Windows
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.checkpoint.checkpoint import Checkpoint, Cut, Notification, Piece, Position
 from meander.state.keys.bins import BinSpace
@@ -196,3 +201,55 @@ def test_an_operator_may_not_lose_its_time_to_live() -> None:
     ) as raised:
         expect_fits(restorable("msgpack+ttl"), plan("n"))
     assert "a ttl where the name ends with '+ttl'" in str(raised.value)
+
+
+def plan_with(build: Callable[[KeyedStream[Any]], KeyedStream[Any]]) -> Plan:
+    flow = Flow("words", bins=1)
+    words = flow.source(ListSource([[(1, "a")]])).key_by(lambda word: word)
+    build(words).sink(ListSink())
+    return Plan(flow)
+
+
+def windows(of: Windows, *, counts: bool = False) -> Plan:
+    if counts:
+        return plan_with(lambda words: words.window("n", of).fold(columns.count()))
+    return plan_with(lambda words: words.window("n", of).reduce(max))
+
+
+def looked_up(copies: Copies) -> Plan:
+    def build(words: KeyedStream[Any]) -> KeyedStream[Any]:
+        rows = words.table(lambda word: (word, word))
+        return words.join(rows, on=str, name="n", copies=copies)
+
+    return plan_with(build)
+
+
+def pairs(**options: Any) -> Plan:
+    return plan_with(lambda words: words.join(words, name="n", **options))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (windows(tumbling(60)), windows(tumbling(90)), "are those of tumbling(60) with reduce"),
+        (windows(tumbling(90)), windows(tumbling(60)), "tumbling(90) with"),
+        (windows(tumbling(60)), windows(tumbling(60, late=5)), "tumbling(60, late=5) with"),
+        (windows(tumbling(60)), windows(session(60)), "session(60) with"),
+        (windows(tumbling(60)), windows(tumbling(60), counts=True), "tumbling(60) with count"),
+        (looked_up("everywhere"), looked_up("one"), "codec 'msgpack of copies of a table'"),
+        (pairs(within=(0, 60)), pairs(within=(-1, 60)), "inner join within (-1, 60), late=0"),
+        (pairs(within=(0, 60)), pairs(within=(0, 60), late=5), "within (0, 60), late=5"),
+        (pairs(within=(0, 60)), pairs(within=(0, 60), how="left"), "left join within (0, 60)"),
+    ],
+)  # fmt: skip
+def test_states_of_another_definition_are_refused_with_the_ways_out(
+    before: Plan, after: Plan, said: str
+) -> None:
+    node = next(node for node in before.stateful if node.name == "n")
+    assert isinstance(node, KeyedNode)
+    found = restorable(node.codec_name)
+    expect_fits(found, before)
+    with pytest.raises(SetupError) as raised:
+        expect_fits(found, after)
+    assert said in raised.value.cause
+    assert raised.value.remedy.startswith("give 'n' another name, and let --allow-dropped-state")
