@@ -111,11 +111,23 @@ class Table(Generic[K, V]):
         other: Table[J, W],
         *,
         on: Callable[[V], J] | None = None,
-        how: How = "inner",
+        how: Literal["inner"] = "inner",
         name: str = "join",
         on_error: OnError = "dead_letter",
         colocate: bool = True,
     ) -> Table[K, tuple[V, W]]: ...
+
+    @overload
+    def join(
+        self,
+        other: Table[J, W],
+        *,
+        on: Callable[[V], J] | None = None,
+        how: Literal["left"],
+        name: str = "join",
+        on_error: OnError = "dead_letter",
+        colocate: bool = True,
+    ) -> Table[K, tuple[V, W | None]]: ...
 
     def join(
         self,

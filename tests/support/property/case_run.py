@@ -218,8 +218,10 @@ class CaseRun:
             return *intervals.expected(self.case.seed, timed), []
         if self.case.kind == "tables":
             others = self.records(self.other_raw)
-            *found, self.dues = tabling.expected(self.case.seed, self.case.bits, records, others)
-            return found[0], found[1], found[2]
+            results, states, refused, self.dues = tabling.expected(
+                self.case.seed, self.case.bits, records, others
+            )
+            return results, states, refused
         if self.case.kind in flows.GENERATED:
             looped = flows.Reference(self.stages, self.decided)
             self.versions = looped.versions
