@@ -82,11 +82,14 @@ $(VENV)/.complete: requirements.txt pyproject.toml
 			"install it, or name it with make PYTHON=/path/to/python3.11" >&2; exit 2; fi
 	@'$(PYTHON)' -c '$(WANTED)' || { \
 		echo "Python: 3.11 or newer is wanted, $(PYTHON) is `'$(PYTHON)' --version 2>&1`" >&2; exit 2; }
-	@echo 'Sets up $(VENV), once: about a minute'
+	@echo 'Sets up $(VENV), once: one or two minutes'
 	@test -x $(BIN)/python && $(BIN)/python -c '$(WANTED)' || '$(PYTHON)' -m venv --clear $(VENV) || { \
 		echo "Python: $(PYTHON) cannot make a virtual environment;" \
 			"on Debian install the package python3-venv" >&2; rm -rf $(VENV); exit 2; }
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@{ $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off \
+		-r requirements.txt || echo failed; } | awk -v all="$$(grep -c == requirements.txt)" \
+		'/^Collecting/ && ++n % 10 == 0 { print "  has fetched " n " of " all " packages" } \
+		/^Installing/ { print "  installs them" } /^failed$$/ { exit 1 } { fflush() }'
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		--no-build-isolation --no-deps --editable .
 	@touch $@

@@ -258,9 +258,9 @@ def test_an_unwritable_state_is_reported_and_the_flow_continues() -> None:
 
 
 def test_what_a_checkpointing_says_wrong_is_named() -> None:
-    with pytest.raises(SetupError, match="their policy is 'none'.*'unaligned_max_inflight'"):
+    with pytest.raises(SetupError, match="its policy is 'none'.*'unaligned_max_inflight'"):
         Checkpointing(policy="none")  # type: ignore[arg-type]
-    with pytest.raises(SetupError, match="their timeout is 0"):
+    with pytest.raises(SetupError, match="its timeout is 0"):
         Checkpointing(timeout=0)
 
 

@@ -168,7 +168,7 @@ def test_keys_stay_and_a_plain_function_is_refused() -> None:
         _flow(doubled, concurrency=0)
     with pytest.raises(SetupError, match="its timeout is 0"):
         _flow(doubled, timeout=0)
-    with pytest.raises(SetupError, match="its timeout is '5s'; give it seconds"):
+    with pytest.raises(SetupError, match="its timeout is '5s'; give seconds"):
         _flow(doubled, timeout="5s")
 
 
