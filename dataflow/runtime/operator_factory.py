@@ -111,7 +111,7 @@ from meander.dataflow.tables.logic import CopiesJoin, TableJoin
 from meander.dataflow.windows.columnar import ColumnarWindows
 from meander.dataflow.windows.hopping_columns import HoppingColumns
 from meander.dataflow.windows.session_columns import SessionColumns
-from meander.dataflow.windows.window import Hopping, Sessions
+from meander.dataflow.windows.window import Hopping
 from meander.schemas.errors import MeanderError
 from meander.state.checkpoint.arrangements import UnreadRows
 from meander.state.encoding.codec import StateCodec, UnencodableError
@@ -597,10 +597,10 @@ class OperatorFactory:
                 )
             case ColumnFold() as columns:
                 return Columnar(columns, sealing, guard, node.expiry)
-            case ColumnarWindows(Hopping() as hopping, columns):
-                return HoppingColumns(hopping, columns, sealing, guard)
-            case ColumnarWindows(Sessions() as sessions, columns):
-                return SessionColumns(sessions, columns, sealing, guard)
+            case ColumnarWindows(windows, columns):
+                if isinstance(windows, Hopping):
+                    return HoppingColumns(windows, columns, sealing, guard)
+                return SessionColumns(windows, columns, sealing, guard)
 
     def _least_time(self, node: Node) -> int:
         """Return the least outer time of records that may still come to a node, or wait there."""

@@ -37,6 +37,7 @@ from meander.state.keys.ids import Bin
 from meander.state.store.store import Bins, StateBatch, Store
 from meander.state.times.time import SEQUENCE_BITS, checked_millis, from_millis, to_millis
 
+_KINDS: Final[tuple[CallKind, ...]] = ("timer",)
 MAX_PAIRS: Final = 1 << 16
 """The most pairs of a record and a window that are in columns at once, unless one record has
 more."""
@@ -45,7 +46,7 @@ more."""
 class HoppingColumns:
     """The logic of hopping and tumbling windows of a columnar fold."""
 
-    call_kinds: Collection[CallKind] = ("timer",)
+    call_kinds: Collection[CallKind] = _KINDS
 
     def __init__(self, windows: Hopping, fold: ColumnFold, sealing: Sealing, guard: Guard) -> None:
         self._windows, self._fold, self._guard = windows, fold, guard

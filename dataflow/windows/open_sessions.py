@@ -72,7 +72,8 @@ class OpenSessions:
     def set_alone(self, numbers: Int64s, starts: Int64s, ends: Int64s, states: Columns) -> None:
         """Set the only sessions of keys."""
         others = np.zeros(len(numbers), np.int64)
-        self._states.write(self._first[numbers], (starts, ends, others, *states))
+        columns: Columns = (starts, ends, others, *states)
+        self._states.write(self._first[numbers], columns)
 
     def forget(self, numbers: Int64s) -> None:
         """Remove the only sessions of keys."""

@@ -43,11 +43,13 @@ from meander.state.times.time import SEQUENCE_BITS, from_millis, to_millis
 SPANS: Final = 8
 """The spans of time in a gap, in whose order sessions get timers."""
 
+_KINDS: Final[tuple[CallKind, ...]] = ("timer",)
+
 
 class SessionColumns:
     """The logic of sessions of a columnar fold."""
 
-    call_kinds: Collection[CallKind] = ("timer",)
+    call_kinds: Collection[CallKind] = _KINDS
 
     def __init__(self, windows: Sessions, fold: ColumnFold, sealing: Sealing, guard: Guard) -> None:
         self._defined = SessionFold.of(windows, fold, guard)
@@ -176,7 +178,7 @@ class SessionColumns:
             defined.windows, numbers, at, batch.times >> SEQUENCE_BITS, opened.has, opened.starts,
             opened.ends,
         )  # fmt: skip
-        found = runs.found & (opened.others == 0)
+        found: Mask = runs.found & (opened.others == 0)
         rows, chosen = np.flatnonzero(found[numbers]), np.flatnonzero(found)
         if not len(rows):
             return found

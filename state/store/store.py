@@ -398,8 +398,8 @@ class Store:
             older = [e for e in entries if e[0] not in table.slots and not e[0].startswith(ROW)]
         if older:
             keys += [key for key, _ in older]
-            states = (decode(data) for _, data in older)
-            more = np.array([state[number] for state in states], np.int64)  # type: ignore[index]
+            decoded = (decode(data) for _, data in older)
+            more = np.array([state[number] for state in decoded], np.int64)  # type: ignore[index]
             column = np.concatenate([column, more])
         return keys, column
 

@@ -102,7 +102,7 @@ def count() -> ColumnFold:
     return ColumnFold(
         (0,), lambda s, v: ((s[0] + 1,), s[0] + 1), ("int64",), "object",
         merge=lambda a, b: (operator.add(a[0], b[0]),), result=_first,
-        grouped=lambda s, g, v: (s[0] + np.bincount(g, minlength=len(s[0])),), name="count",
+        grouped=lambda s, g, v: (operator.add(s[0], np.bincount(g, minlength=len(s[0]))),), name="count",
     )  # fmt: skip
 
 
@@ -159,8 +159,9 @@ def _sum(states: Columns, values: Column) -> tuple[Columns, Column]:
 def _sum_groups(states: Columns, groups: Int64s, values: Column) -> Columns:
     after = states[0].copy()
     if after.dtype.kind == "i" and len(values):
+        most = np.iinfo(np.int64).max // 2
         bound = np.abs(after.astype(np.float64)).max() + np.abs(values.astype(np.float64)).sum()
-        if bound >= np.iinfo(after.dtype).max // 2:
+        if bound >= most:
             raise OverflowError("a sum may leave the range of int64")
     np.add.at(after, groups, values)
     return (after,)
@@ -172,7 +173,8 @@ def _mean(states: Columns, values: Column) -> tuple[Columns, Column]:
 
 
 def _mean_groups(states: Columns, groups: Int64s, values: Column) -> Columns:
-    counts, totals = states[0] + np.bincount(groups, minlength=len(states[0])), states[1].copy()
+    counts = operator.add(states[0], np.bincount(groups, minlength=len(states[0])))
+    totals = states[1].copy()
     np.add.at(totals, groups, values)
     return counts, totals
 
@@ -191,7 +193,10 @@ def _extreme(name: str, choose: np.ufunc, of: str | None, dtype: str) -> ColumnF
 
     def merge(earlier: Columns, later: Columns) -> Columns:
         both = np.where(earlier[0].astype(np.bool_), choose(earlier[1], later[1]), later[1])
-        return (earlier[0] | later[0], np.where(later[0].astype(np.bool_), both, earlier[1]))
+        return (
+            operator.or_(earlier[0], later[0]),
+            np.where(later[0].astype(np.bool_), both, earlier[1]),
+        )
 
     def grouped(states: Columns, groups: Int64s, values: Column) -> Columns:
         seen, best = states[0].copy(), states[1].copy()
