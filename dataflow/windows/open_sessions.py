@@ -46,7 +46,7 @@ class OpenSessions:
             NumberStates(self._batch) if store.layout is not None
             else SealedStates(self._batch, names, layout, sealing)
         )  # fmt: skip
-        self._first = np.cumsum(room) - room
+        self._first: Int64s = (np.cumsum(room) - room).astype(np.int64)
         """The row of the first session of each key, shape (keys,)."""
         self._columns = self._states.read(np.arange(len(names)))
         self.has = self._batch.has(self._batch.slots[self._first])
@@ -72,8 +72,7 @@ class OpenSessions:
     def set_alone(self, numbers: Int64s, starts: Int64s, ends: Int64s, states: Columns) -> None:
         """Set the only sessions of keys."""
         others = np.zeros(len(numbers), np.int64)
-        columns: Columns = (starts, ends, others, *states)
-        self._states.write(self._first[numbers], columns)
+        self._states.write(self._first[numbers], (starts, ends, others, *states))
 
     def forget(self, numbers: Int64s) -> None:
         """Remove the only sessions of keys."""

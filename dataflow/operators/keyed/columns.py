@@ -102,7 +102,8 @@ def count() -> ColumnFold:
     return ColumnFold(
         (0,), lambda s, v: ((s[0] + 1,), s[0] + 1), ("int64",), "object",
         merge=lambda a, b: (operator.add(a[0], b[0]),), result=_first,
-        grouped=lambda s, g, v: (operator.add(s[0], np.bincount(g, minlength=len(s[0]))),), name="count",
+        grouped=lambda s, g, v: (operator.add(s[0], np.bincount(g, minlength=len(s[0]))),),
+        name="count",
     )  # fmt: skip
 
 
