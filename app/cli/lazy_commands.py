@@ -59,7 +59,10 @@ ENTRIES: Final = {
         "checkpoints",
         "Delete the states, checkpoints and source positions of a flow that does not run.",
     ),
-    "sql": CommandEntry("sql", "Query the states and topics of a flow with Spark SQL."),
+    "sql": CommandEntry(
+        "sql",
+        "Query the states and topics of a flow with Spark SQL. The flow may run meanwhile.",
+    ),
     "new": CommandEntry(
         "new", "Make a folder with a flow, its test, Kafka by Compose, and a workflow for CI."
     ),

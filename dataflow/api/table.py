@@ -162,8 +162,11 @@ class Table(Generic[K, V]):
         ...     run.feed("customers", "Rome", key="Ada", ms=30)
         ...     run.feed("orders", None, key="1", ms=40)
         ...     run.run()
-        >>> [(result.key.decode(), result.value) for result in run.results("cities")]
-        [('1', 'Bern'), ('1', 'Rome'), ('1', None)]
+        >>> for result in run.results("cities"):
+        ...     print(result.key.decode(), result.value)
+        1 Bern
+        1 Rome
+        1 None
         """
         _expect_options(name, ("how", how, How))
         if not isinstance(other, Table):

@@ -87,7 +87,7 @@ class SessionPass:
         except failure():
             self._find(self._grow_alone)
 
-    def _find(self, grow: _Grow) -> None:
+    def _find(self, grow: _AddRecord) -> None:
         """Find the session of each record, and add it by a function."""
         self.opened, self.late = {}, []
         opened, before = self.opened, self._before
@@ -186,7 +186,7 @@ class SessionPass:
         return merged
 
 
-_Grow = Callable[[list[Session], list[Session], Window, int, int], None]
+_AddRecord = Callable[[list[Session], list[Session], Window, int, int], None]
 
 
 def _collect(sessions: Iterable[Session], generations: dict[int, list[Session]]) -> None:

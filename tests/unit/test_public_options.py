@@ -80,8 +80,8 @@ OTHERS = {
     # What the engine gives to functions and policies of a user.
     "ArrangedCollection", "BinLoad", "Collection", "Context", "ExecutionPlan", "Groups",
     "InProcessResult", "KeyedStream", "Matches", "Metrics", "ObjectColumn", "OperatorLoad",
-    "OperatorServices", "PartitionLoad", "Pattern", "ProcessedStream", "Record", "Stream", "Window",
-    "WindowContext", "WindowResult", "WindowedStream", "WorkerLoad",
+    "OperatorServices", "PartitionLoad", "Pattern", "ProcessedStream", "Record", "Stream", "Table",
+    "TableChange", "Window", "WindowContext", "WindowResult", "WindowedStream", "WorkerLoad",
     # Base classes of a user's own classes, and the records of these.
     "ChangeableLogic", "PartitionReader", "Policy", "Sink", "SinkPart", "SinkRecord", "Source",
     "SourceRecord", "UnreadableRecord",

@@ -218,10 +218,10 @@ def test_all_records_of_a_hot_key_leave_at_their_times() -> None:
     ("options", "cause"),
     [
         ({"within": 600}, "its within is 600"),
-        ({"within": (0, "x")}, "their within is 'x'"),
+        ({"within": (0, "x")}, "its within is 'x'"),
         ({"within": (5, 0)}, "holds no time"),
-        ({"within": (0, float("nan"))}, "their within is nan"),
-        ({"within": (0, 1), "late": -1}, "their late is -1"),
+        ({"within": (0, float("nan"))}, "its within is nan"),
+        ({"within": (0, 1), "late": -1}, "its late is -1"),
         ({"within": (0, 1), "how": "right"}, "its how is 'right'"),
         ({"within": (0, 1), "step": 7}, "its step is 7"),
         ({"within": (0, 1), "on": at}, "an option of another join"),
