@@ -174,7 +174,7 @@ def append(state: Any, value: Any) -> list[int]:
     return [*state, value["v"]]
 
 
-def picky(state: Any, value: Any) -> list[int]:
+def picky(state: list[int], value: Any) -> list[int]:
     """Fails half-way: the state has changed."""
     state.append(value["v"])
     if value["v"] % 5 == 2:
