@@ -89,6 +89,8 @@ class PartitionOverrides:
         self._offsets = np.array([offset for offset, _ in advances], np.int64)
         times = [MIN_TIME, *(time for _, time in advances)]
         self._floors = np.maximum.accumulate(np.array(times, np.int64))
+        self.latest = int(self._floors[-1])
+        """The time of the last advance, or `MIN_TIME`."""
         runs = sorted((one.offset, one.last) for one in overrides if one.last is not None)
         self._firsts = np.array([first for first, _ in runs], np.int64)
         self._lasts = np.maximum.accumulate(np.array([-1, *(last for _, last in runs)], np.int64))

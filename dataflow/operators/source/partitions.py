@@ -116,8 +116,9 @@ class SourcePartition:
 
     @property
     def floor(self) -> int:
-        """Return the least time of the next record by the known overrides."""
-        known = self.next_offset < self.overrides.end
+        """Return the least time of the next record by the known overrides. A partition that goes on
+        behind offsets without records has not followed those at these offsets."""
+        known = self.next_offset < self.overrides.end or self.time < self.overrides.latest
         return self.overrides.floor(self.next_offset) if known else MIN_TIME
 
     def withdraw(self) -> None:

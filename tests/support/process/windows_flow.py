@@ -52,7 +52,7 @@ by_user = visits.key_by(lambda visit: visit["user"])
 minutes = by_user.window("minute", tumbling({minute}, late={late})).fold(list, listed)
 sessions = by_user.window("session", session({gap}, late={late}))
 sessions = sessions.fold(list, listed, merge=lambda a, b: a + b)
-users = flow.table(KafkaSource("{prefix}users", time=field("at")), "users")
+users = flow.table(KafkaSource("{prefix}users"), "users")
 named = visits.join(
     users, on=lambda visit: "u%d" % visit["user"], how="left", name="named",
     step=lambda visit, row: {{"n": visit["n"], "name": row and row["name"]}},
@@ -101,10 +101,15 @@ class WindowsFlow:
         self.define()
         for topic in ("visits", "users", *TOPICS):
             create_topic(self._bootstrap, prefix + topic, PARTITIONS)
-        rows = [(user, {"at": START - TOO_LATE, "name": f"user {user}"}) for user in range(USERS)]
-        records = [Record(json.dumps(row).encode(), b"u%d" % user) for user, row in rows]
-        deleted = Record(None, b"u%d" % NAMELESS, timestamp=START - TOO_LATE)
-        produce(self._bootstrap, prefix + "users", [*records, deleted])
+        before = START - TOO_LATE
+        rows: list[tuple[int, bytes | None]] = [
+            (user, json.dumps({"name": f"user {user}"}).encode()) for user in range(USERS)
+        ]
+        rows = [*rows, (NAMELESS, None)]
+        records = [Record(row, b"u%d" % user, timestamp=before) for user, row in rows]
+        # Each partition ends with a record that gives no row.
+        records += [Record(b"{", b"u0", p, before) for p in range(PARTITIONS)]
+        produce(self._bootstrap, prefix + "users", records)
 
     def define(self, **other: int) -> None:
         """Define the flow, with other durations of some in milliseconds."""

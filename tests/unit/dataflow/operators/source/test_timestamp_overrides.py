@@ -66,3 +66,15 @@ def test_a_known_past_is_followed_and_nothing_else_is_ruled_before_its_mark(star
     flow.give(1, (12, "c"), (70, "d"))
     assert flow.times()[1:] == [at(10), at(20), at(70)]
     assert flow.rulings == []
+
+
+def test_a_known_advance_at_an_offset_without_a_record_holds_behind_it(start: Start) -> None:
+    """I7: the partition goes on behind an unreadable record, at whose offset it had moved."""
+    past = OverrideHistory(at(50), [TimestampOverride(0, Partition(1), -1, at(60))])
+    flow = TimedFlow(start, partitions=2, past=past)
+    flow.idle(1)
+    flow.give(0, (70, "a"))
+    flow.run.wait(2 * IDLE)
+    assert flow.lanes[1] == at(70)
+    flow.give(1, (55, "b"))
+    assert flow.times()[-1] == at(70)
