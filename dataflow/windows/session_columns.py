@@ -161,7 +161,7 @@ class SessionColumns:
             opened.set(one_pass.opened)
         changed = [
             (one.end + self._late_ms, one.now, number)
-            for number, sessions in one_pass.opened.items() for one in sessions if one.now
+            for number, sessions in one_pass.opened.items() for one in sessions if one.now >= 0
         ]  # fmt: skip
         closes, now, owners = np.array(changed, np.int64).reshape(-1, 3).T
         self._set_timers(closes, now, owners, keys, own, calls)

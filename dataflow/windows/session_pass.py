@@ -35,8 +35,8 @@ class Session:
     end: int
     state: State
     """Its state, before the records of the pass and after the fold."""
-    now: int = 0
-    """The logical time of its last record, in milliseconds, if that is of the pass."""
+    now: int = -1
+    """The logical time of its last record, in milliseconds, or -1 where that is not of the pass."""
     rows: list[int] = field(default_factory=list)
     """The records of the pass in it, behind those of its parts."""
     parts: Sequence[Session] = ()
