@@ -151,7 +151,7 @@ def _before_it_is_durable(decisions: Any) -> None:
         decisions._unsent.popleft().send()
 
 
-def _without_newer(_: object, cut: Any, __: object) -> Any:
+def _without_newer(_: object, cut: Any, *_rest: object) -> Any:
     return cut
 
 

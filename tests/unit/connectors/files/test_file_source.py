@@ -182,7 +182,7 @@ def test_a_file_before_the_known_ones_ends_the_flow(tmp_path: Path) -> None:
     with TestFlow(flow) as run:
         run.run_until_idle()
         (tmp_path / "1.jsonl").write_text("1\n")
-        with pytest.raises(SetupError, match=r"1\.jsonl' has come before"):
+        with pytest.raises(SetupError, match=r"1\.jsonl' stands before known ones"):
             run.run()
 
 
