@@ -13,20 +13,21 @@ from typing import Any, Final
 
 import numpy as np
 
+from meander.dataflow.operators.buffer.rows import NO_ROWS
 from meander.dataflow.operators.error_policy import Guard, failure
 from meander.dataflow.operators.keyed.callbacks import Call, Calls
 from meander.dataflow.operators.keyed.columns import ColumnFold
 from meander.dataflow.operators.stateless import INDEX_LIMIT, TooManyLevelsError, append_index
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.dataflow.records.extra_columns import EVENT_MS
-from meander.dataflow.windows.folding import Folding
+from meander.dataflow.windows.folding import Folding, states_of
 from meander.dataflow.windows.logic import LATE
 from meander.dataflow.windows.window import Hopping, Sessions
 from meander.state.encoding import codec
 from meander.state.encoding.cells import pick
 from meander.state.encoding.columns import ColumnLayout, Columns
 from meander.state.keys.ids import Bin
-from meander.state.times.time import from_millis
+from meander.state.times.time import SEQUENCE_BITS
 
 LATE_COUNTER: Final = "window_late"
 """Counts the records that are late for all their windows."""
@@ -35,8 +36,6 @@ LATE_COUNTER: Final = "window_late"
 OWN: Final = 3
 """The columns of a session before those of its fold: start, end, and in the first session of a key
 the number of others."""
-OTHERS: Final = 2
-"""The column with this number."""
 _HEAD: Final = codec.encode((0, 0))[:-2] + b"\xd3"
 """The first bytes of a pair whose first item is a number of 8 bytes."""
 _NUMBER_BYTES: Final = 8
@@ -113,63 +112,66 @@ class ColumnarWindows:
         return ColumnarWindows(self.windows, changed)
 
 
-@dataclass(slots=True)
 class Closed:
     """The windows that close in one pass, each with the time of its close."""
 
-    times: list[int]
-    starts: list[int]
-    ends: list[int]
-    keys: list[bytes]
-    """The encoded keys of the records."""
-
-    @staticmethod
-    def none() -> Closed:
-        """Return no windows."""
-        return Closed([], [], [], [])
+    def __init__(self) -> None:
+        self.keys: list[bytes] = []
+        """The encoded keys of the records."""
+        self._columns: list[tuple[Int64s, Int64s, Int64s]] = []
+        """Closes, starts and ends in milliseconds."""
+        self._states: list[Columns] = []
 
     def __len__(self) -> int:
         return len(self.keys)
 
-    def add(self, close_ms: int, start: int, end: int, keys: Sequence[bytes]) -> None:
-        """Add windows of some keys."""
-        self.times += [from_millis(close_ms)] * len(keys)
-        self.starts += [start] * len(keys)
-        self.ends += [end] * len(keys)
-        self.keys += keys
+    def add(
+        self, closes: Int64s, starts: Int64s, ends: Int64s, keys: Sequence[bytes], states: Columns
+    ) -> None:
+        """Add windows, shapes (n,)."""
+        if keys:
+            self.keys += keys
+            self._columns.append((closes, starts, ends))
+            self._states.append(states)
 
-    def results(self, folding: Folding, states: Columns, calls: Calls, guard: Guard) -> Batch:
-        """Return the results of the windows with these states. Each stands where the timer of the
-        window would call. The error policy applies to a window whose result fails."""
-        offsets = {start: Call(0, "timer", b"", str(start)).offset for start in {*self.starts}}
-        places = np.array([offsets[start] for start in self.starts], np.int64)
-        batch = calls.at(np.array(self.times, np.int64), places, self.keys)
-        rows = zip(map(codec.decode, self.keys), self.starts, self.ends, strict=True)
+    def results(self, folding: Folding, calls: Calls, guard: Guard) -> Batch:
+        """Return the results of the windows. Each stands where the timer of the window would call.
+        The error policy applies to a window whose result fails."""
+        if not self.keys:
+            return calls.at(NO_ROWS, NO_ROWS, [])
+        closes, starts, ends = map(np.concatenate, zip(*self._columns, strict=True))
+        states = tuple(map(np.concatenate, zip(*self._states, strict=True)))
+        different, place = np.unique(starts, return_inverse=True)
+        offsets = [Call(0, "timer", b"", str(start)).offset for start in different.tolist()]
+        batch = calls.at(closes << SEQUENCE_BITS, np.array(offsets)[place], self.keys)
+        rows = [*zip(map(codec.decode, self.keys), starts.tolist(), ends.tolist(), strict=True)]
         try:
             values = folding.results(states)
         except failure():
-            return self._one_by_one(folding, states, batch, guard)
+            return _one_by_one(folding, states, rows, batch, guard)
         return batch.with_values(
             [{"key": k, "start": s, "end": e, "value": v}
              for (k, s, e), v in zip(rows, values, strict=True)]
         )  # fmt: skip
 
-    def _one_by_one(self, folding: Folding, states: Columns, batch: Batch, guard: Guard) -> Batch:
-        values, kept = list[object](), list[int]()
-        for row, (key, start, end) in enumerate(
-            zip(map(codec.decode, self.keys), self.starts, self.ends, strict=True)
-        ):
-            own = tuple(column[row : row + 1] for column in states)
-            window: dict[str, object] = {"key": key, "start": start, "end": end}
-            try:
-                values.append({**window, "value": folding.results(own)[0]})
-            except failure() as error:
-                window["state"] = tuple(column.tolist()[0] for column in own)
-                lost = batch.take(np.array([row])).with_values([window])
-                guard.failed(lost, 0, error)
-            else:
-                kept.append(row)
-        return batch.take(np.array(kept, np.int64)).with_values(values)
+
+def _one_by_one(
+    folding: Folding, states: Columns, rows: Sequence[tuple[object, int, int]], batch: Batch,
+    guard: Guard,
+) -> Batch:  # fmt: skip
+    """Return the results of single windows, given by key, start and end."""
+    values, kept = list[object](), list[int]()
+    for row, (key, start, end) in enumerate(rows):
+        own = tuple(column[row : row + 1] for column in states)
+        window: dict[str, object] = {"key": key, "start": start, "end": end}
+        try:
+            values.append({**window, "value": folding.results(own)[0]})
+        except failure() as error:
+            window["state"] = states_of(own)[0]
+            guard.failed(batch.take(np.array([row])).with_values([window]), 0, error)
+        else:
+            kept.append(row)
+    return batch.take(np.array(kept, np.int64)).with_values(values)
 
 
 def late_records(batch: Batch, rows: Int64s, guard: Guard) -> Batch:

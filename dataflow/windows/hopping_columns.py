@@ -67,30 +67,31 @@ class HoppingColumns:
     def _close(self, store: Store, calls: Calls, before: int | None) -> tuple[Batch, bool]:
         """Return the results of the windows that close before a time, about `max_calls` of them,
         and whether others wait."""
-        due = calls.due_timers(before)
-        found, names, bins, done = Closed.none(), list[bytes](), list[int](), 0
+        due, late, size = calls.due_timers(before), self._windows.late_ms, self._windows.size_ms
+        names, bins, closes, done = list[bytes](), list[int](), list[int](), 0
         for time, tag in due:
             bin, close = cast(Bin, bin_of_tag(tag)), to_millis(time)
-            end = close - self._windows.late_ms
-            start = end - self._windows.size_ms
-            keys = store.keys_under(bin, name_prefix(start))
-            some = keys[: calls.max_calls - len(found)]
-            found.add(close, start, end, [key[PREFIX_BYTES:] for key in some])
+            keys = store.keys_under(bin, name_prefix(close - late - size))
+            some = keys[: calls.max_calls - len(names)]
             names += some
             bins += [bin] * len(some)
+            closes += [close] * len(some)
             if len(some) < len(keys):
                 break
             done += 1
         behind = done < len(due) or len(due) >= calls.max_calls
         calls.drop_timers(done)
-        if not names:
-            return found.results(self._folding, self._folding.new(0), calls, self._guard), behind
         if self._guard.keepalive.due:
             self._guard.keepalive.send()
-        with store.open_batch(names, np.array(bins, np.int64)) as state_batch:
-            states = self._states(store, state_batch, names).read(np.arange(len(names)))
-            state_batch.forget(state_batch.slots)
-        return found.results(self._folding, states, calls, self._guard), behind
+        found = Closed()
+        if names:
+            with store.open_batch(names, np.array(bins, np.int64)) as state_batch:
+                states = self._states(store, state_batch, names).read(np.arange(len(names)))
+                state_batch.forget(state_batch.slots)
+            ends = np.array(closes, np.int64) - late
+            own_keys = [name[PREFIX_BYTES:] for name in names]
+            found.add(ends + late, ends - size, ends, own_keys, states)
+        return found.results(self._folding, calls, self._guard), behind
 
     # -- records
 

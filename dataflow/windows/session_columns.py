@@ -1,51 +1,47 @@
 """Sessions of a columnar aggregate: one state per session, in columns.
 
 Guarantees of `columnar.py`. The n-th open session of a key has the key `(n, key)`, in the bin of
-the key, and the first one tells how many others there are. Most keys have one, so a pass over these
-comes first. Invariant: an open session either closes in a span of time that has not begun, and its
-bin has a timer for the begin, or its key has a timer for the close. At a begin the sessions of the
-bin that close in the span get timers. So few timers are pending. Cost: that of a pass; per begin
-one reading of the states of the bin; per session one timer.
+the key. Records that extend the one session of their key are added at once, others one by one.
+Invariant: an open session closes in a span of time that has not begun, and its bin has a timer for
+the begin; or its key has a timer for the close. A begin sets the timers of the sessions that close
+in the span, so few are pending. Cost: some 50 calls of numpy per pass and a look-up per key; per
+begin a reading of the states of the bin; per session one timer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from functools import partial
-from typing import Final, Self, cast
+from collections.abc import Collection, Mapping
+from operator import attrgetter
+from typing import Final
 
 import numpy as np
 
 from meander.dataflow.operators.buffer.rows import Rows
-from meander.dataflow.operators.error_policy import Guard
+from meander.dataflow.operators.error_policy import Guard, failure
 from meander.dataflow.operators.keyed.callbacks import CallKind, Calls
-from meander.dataflow.operators.keyed.columnar import NumberStates, SealedStates
 from meander.dataflow.operators.keyed.columns import ColumnFold
 from meander.dataflow.operators.keyed.logic import Applied, Sealing
-from meander.dataflow.records.batch import Batch
+from meander.dataflow.records.batch import Batch, Int64s
+from meander.dataflow.records.extra_columns import EVENT_MS
 from meander.dataflow.windows.columnar import (
-    OTHERS,
-    OWN,
     PREFIX_BYTES,
     Closed,
     bin_of_tag,
     bin_tag,
     late_records,
-    name_prefix,
     session_layout,
 )
-from meander.dataflow.windows.folding import states_of
-from meander.dataflow.windows.session_pass import Session, SessionFold, SessionPass, State
+from meander.dataflow.windows.open_sessions import END, OpenSessions
+from meander.dataflow.windows.session_pass import Session, SessionFold, SessionPass
+from meander.dataflow.windows.session_runs import Mask, runs_of
 from meander.dataflow.windows.window import Sessions
 from meander.state.encoding.cells import pick
-from meander.state.encoding.columns import column_of
 from meander.state.keys.ids import Bin
 from meander.state.store.store import Bins, Store
-from meander.state.times.time import from_millis, to_millis
+from meander.state.times.time import SEQUENCE_BITS, from_millis, to_millis
 
 SPANS: Final = 8
 """The spans of time in a gap, in whose order sessions get timers."""
-UNBOUNDED: Final = 1 << 60
 
 
 class SessionColumns:
@@ -74,7 +70,7 @@ class SessionColumns:
     def _close(self, store: Store, calls: Calls, before: int | None) -> tuple[Batch, bool]:
         """Return the results of the sessions that close before a time, about `max_calls` of them,
         and whether others wait."""
-        found, states = Closed.none(), list[State]()
+        found, folding = Closed(), self._defined.folding
         while len(found) < calls.max_calls and (due := calls.due_timers(before)):
             keys = dict[bytes, int]()
             calls.drop_timers(len(due))
@@ -84,50 +80,59 @@ class SessionColumns:
                 else:
                     self._begin(store, calls, bin, to_millis(time))
             if keys:
-                self._close_keys(store, keys, calls, found, states)
+                self._close_keys(store, keys, calls, found)
             if self._defined.guard.keepalive.due:
                 self._defined.guard.keepalive.send()
-        folding = self._defined.folding
         behind = len(found) >= calls.max_calls
-        return found.results(folding, folding.of(states), calls, self._defined.guard), behind
+        return found.results(folding, calls, self._defined.guard), behind
 
     def _begin(self, store: Store, calls: Calls, bin: Bin, begin_ms: int) -> None:
         """Begin a span: set a timer for each session of a bin that closes in it."""
-        for name, sealed in store.sealed_states(bin):
-            _, end, *_ = cast(tuple[int, ...], self.sealing.unseal(sealed))
-            close = end + self._late_ms
-            if begin_ms <= close < begin_ms + self._span_ms:
-                calls.set_timer(bin, from_millis(close), name[PREFIX_BYTES:])
+        names, ends = store.int_column(bin, END)
+        closes = ends + self._late_ms
+        begun = np.flatnonzero((closes >= begin_ms) & (closes < begin_ms + self._span_ms))
+        for row, close in zip(begun.tolist(), closes[begun].tolist(), strict=True):
+            calls.set_timer(bin, from_millis(close), names[row][PREFIX_BYTES:])
 
     def _close_keys(
-        self, store: Store, due: Mapping[bytes, int], calls: Calls, found: Closed,
-        states: list[State],
-    ) -> None:  # fmt: skip
+        self, store: Store, due: Mapping[bytes, int], calls: Calls, found: Closed
+    ) -> None:
         """Close the sessions of keys that are due at their times."""
-        keys, times = [*due], [*due.values()]
+        keys, times = [*due], np.array([*due.values()], np.int64)
         bins = calls.bins_of(keys)
+        with self._open(store, keys, bins, [1] * len(keys)) as opened:
+            closes = opened.ends + self._late_ms
+            rows = np.flatnonzero(opened.has & (opened.others == 0) & (closes <= times))
+            found.add(
+                closes[rows], opened.starts[rows], opened.ends[rows], pick(keys, rows.tolist()),
+                opened.states(rows),
+            )  # fmt: skip
+            opened.forget(rows)
+            several, others = np.flatnonzero(opened.others > 0), opened.others
+        if len(several):
+            keys, times = pick(keys, several.tolist()), times[several]
+            self._close_several(store, keys, bins[several], 1 + others[several], times, found)
 
-        def close(number: int, sessions: list[Session]) -> list[Session]:
-            now, kept = times[number], list[Session]()
-            for one in sessions:
-                close = one.end + self._late_ms
-                if close > now:
-                    kept.append(one)
-                else:
-                    found.add(close, one.start, one.end, [keys[number]])
-                    states.append(one.state)
-            return kept
-
-        with _OpenSessions(self, store, keys, bins, [1] * len(keys)) as opened:
-            several, room = opened.several, [1 + count for count in opened.others]
-            alone = (number for number in range(len(keys)) if number not in several)
-            opened.set({number: close(number, opened.of(number)) for number in alone})
-        if several:
-            some = [*several]
-            with _OpenSessions(
-                self, store, pick(keys, some), bins[some], pick(room, some)
-            ) as opened:
-                opened.set({n: close(number, opened.of(n)) for n, number in enumerate(some)})
+    def _close_several(
+        self, store: Store, keys: list[bytes], bins: Bins, room: Int64s, times: Int64s,
+        found: Closed,
+    ) -> None:  # fmt: skip
+        """Close the sessions of keys that have several, and are due at some times."""
+        with self._open(store, keys, bins, room.tolist()) as opened:
+            changed, closed, due = dict[int, list[Session]](), list[Session](), list[bytes]()
+            for number, now in enumerate(times.tolist()):
+                changed[number] = []
+                for one in opened.of(number):
+                    if one.end + self._late_ms > now:
+                        changed[number].append(one)
+                    else:
+                        closed.append(one)
+                        due.append(keys[number])
+            opened.set(changed)
+        starts, ends = ([*map(attrgetter(name), closed)] for name in ("start", "end"))
+        closes = np.array(ends, np.int64) + self._late_ms
+        states = self._defined.folding.of([one.state for one in closed])
+        found.add(closes, np.array(starts), np.array(ends), due, states)
 
     # -- records
 
@@ -135,106 +140,76 @@ class SessionColumns:
         """Add records to their sessions. Return the late ones."""
         assert batch.keys is not None
         by_key: dict[bytes, int] = {}
-        numbers = [by_key.setdefault(key, len(by_key)) for key in batch.keys]
-        keys, rows = [*by_key], range(len(batch))
-        _, first = np.unique(numbers, return_index=True)
-        own = bins[first]
-        with _OpenSessions(self, store, keys, own, [1] * len(keys)) as opened:
-            one_pass = SessionPass(self._defined, batch, rows, numbers, opened.of, most=1)
-            one_pass.left_out |= opened.several
+        numbers = np.array([by_key.setdefault(key, len(by_key)) for key in batch.keys])
+        keys = [*by_key]
+        own = bins[np.unique(numbers, return_index=True)[1]]
+        with self._open(store, keys, own, [1] * len(keys)) as opened:
+            found, others = self._add_runs(opened, batch, numbers, keys, own, calls), opened.others
+        left = np.flatnonzero(~found)
+        if not len(left):
+            return late_records(batch, left, self._defined.guard)
+        rows = np.flatnonzero(~found[numbers])
+        place = np.cumsum(~found) - 1
+        some = place[numbers[rows]]
+        keys, own = pick(keys, left.tolist()), own[left]
+        room = 1 + others[left] + np.bincount(some)
+        with self._open(store, keys, own, room.tolist()) as opened:
+            one_pass = SessionPass(self._defined, batch, rows.tolist(), some.tolist(), opened.of)
             one_pass.add()
-            self._set(opened, one_pass, keys, own, calls)
-            left, others = sorted(one_pass.left_out), opened.others
-        late = one_pass.late
-        if left:
-            rest = [row for row, number in enumerate(numbers) if number in one_pass.left_out]
-            place = {number: n for n, number in enumerate(left)}
-            some = [place[numbers[row]] for row in rest]
-            counts = np.bincount(some).tolist()
-            room = [1 + others[number] + more for number, more in zip(left, counts, strict=True)]
-            keys, own = pick(keys, left), own[left]
-            with _OpenSessions(self, store, keys, own, room) as opened:
-                one_pass = SessionPass(self._defined, batch, rest, some, opened.of, most=UNBOUNDED)
-                one_pass.add()
-                self._set(opened, one_pass, keys, own, calls)
-            late = sorted([*late, *one_pass.late])
-        return late_records(batch, np.array(late, np.int64), self._defined.guard)
+            opened.set(one_pass.opened)
+        changed = [
+            (one.end + self._late_ms, one.now, number)
+            for number, sessions in one_pass.opened.items() for one in sessions if one.now
+        ]  # fmt: skip
+        closes, now, owners = np.array(changed, np.int64).reshape(-1, 3).T
+        self._set_timers(closes, now, owners, keys, own, calls)
+        return late_records(batch, np.array(one_pass.late, np.int64), self._defined.guard)
 
-    def _set(
-        self, opened: _OpenSessions, one_pass: SessionPass, keys: list[bytes], bins: Bins,
+    def _add_runs(
+        self, opened: OpenSessions, batch: Batch, numbers: Int64s, keys: list[bytes], bins: Bins,
+        calls: Calls,
+    ) -> Mask:  # fmt: skip
+        """Add the records of keys that extend one session, and return which keys they are."""
+        defined = self._defined
+        at = np.asarray(batch.extra_column(EVENT_MS))
+        runs = runs_of(
+            defined.windows, numbers, at, batch.times >> SEQUENCE_BITS, opened.has, opened.starts,
+            opened.ends,
+        )  # fmt: skip
+        found = runs.found & (opened.others == 0)
+        rows, chosen = np.flatnonzero(found[numbers]), np.flatnonzero(found)
+        if not len(rows):
+            return found
+        if defined.guard.keepalive.due:
+            defined.guard.keepalive.send()
+        try:
+            values = defined.reader.column(batch.values)[rows]
+            used = [np.asarray(batch.extra_column(name))[rows] for name in defined.fold.uses]
+            every = opened.states(np.arange(len(keys)))
+            after = defined.folding.fold(every, numbers[rows], values, used)
+        except failure():
+            # The pass over single records finds the failing ones.
+            return np.zeros(len(keys), np.bool_)
+        starts, ends = runs.starts[chosen], runs.ends[chosen]
+        opened.set_alone(chosen, starts, ends, tuple(column[chosen] for column in after))
+        self._set_timers(ends + self._late_ms, runs.last[chosen], chosen, keys, bins, calls)
+        return found
+
+    def _set_timers(
+        self, closes: Int64s, now: Int64s, numbers: Int64s, keys: list[bytes], bins: Bins,
         calls: Calls,
     ) -> None:  # fmt: skip
-        """Set the sessions of the keys of a pass, with their timers."""
-        opened.set(one_pass.opened)
-        begins = set[tuple[int, int]]()
-        own_bins, span = bins.tolist(), self._span_ms
-        for number, sessions in one_pass.opened.items():
-            for one in sessions:
-                if not one.now:
-                    continue
-                close = one.end + self._late_ms
-                begin = close - close % span
-                if begin > one.now:
-                    begins.add((own_bins[number], begin))
-                else:
-                    calls.set_timer(Bin(own_bins[number]), from_millis(close), keys[number])
-        for bin, begin in begins:
+        """Set the timers of sessions that have changed: by their closes, the logical times of their
+        last records, and the numbers of their keys."""
+        begins = closes - closes % self._span_ms
+        waits, owners = begins > now, bins[numbers]
+        for bin, begin in {*zip(owners[waits].tolist(), begins[waits].tolist(), strict=True)}:
             calls.set_timer(Bin(bin), from_millis(begin), bin_tag(bin))
+        for row in np.flatnonzero(~waits).tolist():
+            key = keys[int(numbers[row])]
+            calls.set_timer(Bin(int(owners[row])), from_millis(int(closes[row])), key)
 
-
-class _OpenSessions:
-    """The sessions of some keys while they are open in the store, with room for some per key."""
-
-    def __init__(
-        self, logic: SessionColumns, store: Store, keys: Sequence[bytes], bins: Bins,
-        room: Sequence[int],
-    ) -> None:  # fmt: skip
-        self._folding, self._room = logic._defined.folding, room
-        names = [name_prefix(i) + key for key, n in zip(keys, room, strict=True) for i in range(n)]
-        self._batch = store.open_batch(names, np.repeat(bins, room))
-        self._states = (
-            NumberStates(self._batch) if store.layout is not None
-            else SealedStates(self._batch, names, logic.layout, logic.sealing)
-        )  # fmt: skip
-        self._first: list[int] = (np.cumsum(room) - room).tolist()
-        """The row of the first session of each key."""
-        self._has: list[bool] = self._batch.has(self._batch.slots).tolist()
-        columns = self._states.read(np.arange(len(names)))
-        self._rows = states_of(columns)
-        self.others = pick(columns[OTHERS].tolist(), self._first)
-        """The number of further sessions of each key."""
-        self.several = {n for n, (more, has) in enumerate(zip(self.others, room, strict=True))
-                        if more >= has}  # fmt: skip
-        """The keys with more sessions than there is room for."""
-
-    def __enter__(self) -> Self:
-        self._batch.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._batch.__exit__(None, None, None)
-
-    def of(self, number: int) -> list[Session]:
-        """Return the sessions of a key."""
-        first = self._first[number]
-        if not self._has[first]:
-            return []
-        rows = self._rows[first : first + 1 + self.others[number]]
-        return [Session(cast(int, r[0]), cast(int, r[1]), r[OWN:]) for r in rows]
-
-    def set(self, changed: Mapping[int, Sequence[Session]]) -> None:
-        """Set the sessions of some keys."""
-        rows, own, states, removed = list[int](), list[State](), list[State](), list[int]()
-        for number, sessions in changed.items():
-            first, count = self._first[number], len(sessions)
-            for i, one in enumerate(sessions):
-                rows.append(first + i)
-                own.append((one.start, one.end, 0 if i else count - 1))
-                states.append(one.state)
-            if self._has[first]:
-                removed += range(first + count, first + 1 + self.others[number])
-        if rows:
-            columns = map(partial(column_of, dtype="int64"), zip(*own, strict=True))
-            self._states.write(np.array(rows), (*columns, *self._folding.of(states)))
-        if removed:
-            self._batch.forget(self._batch.slots[removed])
+    def _open(self, store: Store, keys: list[bytes], bins: Bins, room: list[int]) -> OpenSessions:
+        return OpenSessions(
+            store, self._defined.folding, self.layout, self.sealing, keys, bins, room
+        )

@@ -62,22 +62,19 @@ class SessionFold:
 
 
 class SessionPass:
-    """A pass over some records of a batch. Keys that get more than `most` sessions are left out, as
-    they were before."""
+    """A pass over some records of a batch."""
 
     def __init__(
         self, defined: SessionFold, batch: Batch, rows: Sequence[int], numbers: Sequence[int],
-        sessions: Callable[[int], list[Session]], most: int,
+        sessions: Callable[[int], list[Session]],
     ) -> None:  # fmt: skip
         """`numbers[i]` is that of the key of `rows[i]`, and `sessions` gives the open sessions of a
         key by its number."""
         self._defined, self._batch, self._rows, self._numbers = defined, batch, rows, numbers
-        self._before, self._most = sessions, most
+        self._before = sessions
         self._used = [np.asarray(batch.extra_column(name)) for name in defined.fold.uses]
         self.opened: dict[int, list[Session]] = {}
         """The sessions of each key of the pass."""
-        self.left_out: set[int] = set()
-        """The keys with too many sessions."""
         self.late: list[int] = []
         """The late records."""
 
@@ -92,18 +89,16 @@ class SessionPass:
 
     def _find(self, grow: _Grow) -> None:
         """Find the session of each record, and add it by a function."""
-        self.opened, self.late, opened, before = {}, [], {}, self._before
-        batch, windows, left_out = self._batch, self._defined.windows, self.left_out
+        self.opened, self.late = {}, []
+        opened, before = self.opened, self._before
+        batch, windows = self._batch, self._defined.windows
         gap, longest, late = windows.gap_ms, windows.longest_ms, windows.late_ms
         own = pick(np.asarray(batch.extra_column(EVENT_MS)).tolist(), [*self._rows])
         times = pick((batch.times >> SEQUENCE_BITS).tolist(), [*self._rows])
-        was_late = list[tuple[int, int]]()
         for row, number, at, now in zip(self._rows, self._numbers, own, times, strict=True):
             sessions = opened.get(number)
             if sessions is None:
                 sessions = opened[number] = before(number)
-            if number in left_out:
-                continue
             end = at + gap
             if len(sessions) == 1:
                 # Most keys have one session, and most records are in it.
@@ -118,13 +113,9 @@ class SessionPass:
                 Window(at, end), [Window(one.start, one.end) for one in by_start.values()]
             )
             if window.end + late <= now:
-                was_late.append((number, row))
-                continue
-            grow(sessions, [by_start[one.start] for one in joined], window, row, now)
-            if len(sessions) > self._most:
-                left_out.add(number)
-        self.opened = {n: one for n, one in opened.items() if n not in left_out}
-        self.late = [row for number, row in was_late if number not in left_out]
+                self.late.append(row)
+            else:
+                grow(sessions, [by_start[one.start] for one in joined], window, row, now)
 
     def _grow(
         self, sessions: list[Session], joined: list[Session], window: Window, row: int, now: int

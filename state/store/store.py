@@ -22,7 +22,14 @@ import numpy.typing as npt
 
 from meander.schemas.errors import MeanderError
 from meander.state.encoding.cells import ABSENT, Cells, EncodedState, SealedCells, Slots, pick
-from meander.state.encoding.codec import PLAIN, Sealed, StateCodec, encode_sealed
+from meander.state.encoding.codec import (
+    PLAIN,
+    Sealed,
+    StateCodec,
+    decode,
+    encode_sealed,
+    unseal,
+)
 from meander.state.encoding.columns import ColumnLayout, NumberCells
 from meander.state.encoding.expiring import ExpiringCells, codec_name, split_due
 from meander.state.encoding.timers import ROW, Timers
@@ -375,16 +382,26 @@ class Store:
             found += [key for key, _ in self.rows(bin, prefix, prefix) if key not in slots]
         return found
 
-    def sealed_states(self, bin: int) -> Iterator[tuple[bytes, object]]:
-        """Yield the keys of a bin with their sealed states, in no order, as of the call. Rows are
-        no states."""
-        table = self._table
+    def int_column(self, bin: int, number: int) -> tuple[list[bytes], npt.NDArray[np.int64]]:
+        """Return the keys of a bin with one column of their states, which holds whole numbers, in
+        no order. A state has several columns. Rows are no states."""
+        table, older = self._table, list[tuple[bytes, bytes]]()
         keys = [*table.bins.get(bin, ())]
-        yield from zip(keys, table.cells.get(table.find(keys)), strict=True)
+        slots = table.find(keys)
+        if isinstance(table.cells, NumberCells):
+            column = table.cells.read(slots)[number].astype(np.int64)
+        else:
+            states = map(unseal, table.cells.get(slots))
+            column = np.array([state[number] for state in states], np.int64)  # type: ignore[index]
         if self._prefixes[bin] in self._database.prefixes:
-            for key, data in self._database.rocks.entries(self._prefixes[bin]):
-                if key not in table.slots and not key.startswith(ROW):
-                    yield key, Sealed(data)
+            entries = self._database.rocks.entries(self._prefixes[bin])
+            older = [e for e in entries if e[0] not in table.slots and not e[0].startswith(ROW)]
+        if older:
+            keys += [key for key, _ in older]
+            states = (decode(data) for _, data in older)
+            more = np.array([state[number] for state in states], np.int64)  # type: ignore[index]
+            column = np.concatenate([column, more])
+        return keys, column
 
     def note_rows(self, bin: int, count: int) -> None:
         """Note the number of rows of an installed bin."""

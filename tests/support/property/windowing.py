@@ -13,7 +13,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from meander import KeyedStream, Window, count, hopping, session, sliding, tumbling
+import numpy as np
+
+from meander import (
+    KeyedStream,
+    ProcessedStream,
+    Window,
+    columns,
+    count,
+    hopping,
+    session,
+    sliding,
+    tumbling,
+)
 from meander.dataflow.api.windowed import Emit
 from meander.dataflow.operators.keyed.callbacks import Call
 from meander.dataflow.windows.window import Counts, Hopping, Sessions, Sliding, Windows
@@ -28,6 +40,41 @@ class Operator:
 
     windows: Windows
     emit: Emit
+    aggregate: str = "list"
+    """The name of what it makes of the values: a fold of rows, or over columns."""
+
+    def state(self, values: list[int]) -> Any:
+        """Return the state of an incomplete window by its values, in order."""
+        match self.aggregate:
+            case "list":
+                return values
+            case "append":
+                return (tuple(values),)
+            case "mean":
+                return len(values), float(sum(values))
+            case "max":
+                return 1, max(values)
+            case _:
+                return (self.give(values),)
+
+    def give(self, values: list[int]) -> Any:
+        """Return the result of a window by its values, in order."""
+        match self.aggregate:
+            case "count":
+                return len(values)
+            case "sum":
+                return sum(values)
+            case "mean":
+                total = 0.0
+                for value in values:
+                    total += value
+                return total / len(values)
+            case "last":
+                return values[-1]
+            case "max":
+                return max(values)
+            case _:
+                return values
 
 
 class Timed(NamedTuple):
@@ -42,13 +89,42 @@ class Timed(NamedTuple):
         return self.order[0] >> 20
 
 
+def appended(states: Any, values: Any) -> Any:
+    """A step over columns that does not commute."""
+    after = np.empty(len(values), object)
+    after[:] = [(*state, value) for state, value in zip(states[0], values.tolist(), strict=True)]
+    return (after,), after
+
+
+def joined(earlier: Any, later: Any) -> Any:
+    after = np.empty(len(earlier[0]), object)
+    after[:] = [(*a, *b) for a, b in zip(earlier[0], later[0], strict=True)]
+    return (after,)
+
+
+def listed(states: Any) -> Any:
+    found = np.empty(len(states[0]), object)
+    found[:] = [[*state] for state in states[0]]
+    return found
+
+
+FOLDS = {
+    "count": columns.count(), "sum": columns.sum("v", "int64"), "max": columns.max("v", "int64"),
+    "mean": columns.mean("v"), "last": columns.last("v"),
+    "append": columns.ColumnFold(
+        ((),), appended, ("object",), "int64", "v", merge=joined, result=listed
+    ),
+}  # fmt: skip
+"""Folds over columns: of numbers and of objects, with a grouped step and without one."""
+
+
 def operators_of(seed: int) -> tuple[Operator, Operator]:
     """The two operators with windows of a case."""
-    rng = random.Random(f"windows {seed}")
-    return random_operator(rng), random_operator(rng)
+    rng, columnar = random.Random(f"windows {seed}"), seed % 3 != 0
+    return random_operator(rng, columnar), random_operator(rng, columnar)
 
 
-def random_operator(rng: random.Random) -> Operator:
+def random_operator(rng: random.Random, columnar: bool) -> Operator:
     scale = rng.choice([0.01, 0.1, 2.0])
     late = rng.choice([0.0, 0.3, 2.0, 20.0]) * scale
     kinds: list[Windows] = [
@@ -63,7 +139,10 @@ def random_operator(rng: random.Random) -> Operator:
     emits: list[Emit] = ["closed", "closed", "each"]
     if isinstance(windows, Hopping | Sessions):
         emits += [scale / 3, 1.3 * scale]
-    return Operator(windows, rng.choice(emits))
+    emit = rng.choice(emits)
+    # Columns have the seeds' own choice, so that a fold of rows keeps the cases it has.
+    aggregate = rng.choice([*FOLDS, "list"]) if columnar else "list"
+    return Operator(windows, emit, aggregate)
 
 
 # -- as a flow
@@ -77,8 +156,12 @@ def both(earlier: Any, later: Any) -> list[int]:
     return [*earlier, *later]
 
 
+def total(value: Any) -> int:
+    return sum(value) if isinstance(value, list) else int(value)
+
+
 def number(context: Any, state: Any, result: Any) -> object:
-    context.emit({"k": result["key"], "v": 1000 * (state + 1) + sum(result["value"])})
+    context.emit({"k": result["key"], "v": 1000 * (state + 1) + total(result["value"])})
     return state + 1
 
 
@@ -90,9 +173,16 @@ def number_late(context: Any, state: Any, value: Any) -> object:
 def define(seed: int, keyed: KeyedStream[Any]) -> KeyedStream[Any]:
     """Windows, whose results and late records lie in windows again."""
     first, second = operators_of(seed)
-    made = keyed.window("a", first.windows).fold(list, append, merge=both, emit=first.emit)
+    made = folded(keyed, "a", first)
     told = made.connect(made.side("late"), "b", int, number, number_late)
-    return told.window("c", second.windows).fold(list, append, merge=both, emit=second.emit)
+    return folded(told, "c", second)
+
+
+def folded(keyed: KeyedStream[Any], name: str, operator: Operator) -> ProcessedStream[Any, Any]:
+    windowed = keyed.window(name, operator.windows)
+    if operator.aggregate == "list":
+        return windowed.fold(list, append, merge=both, emit=operator.emit)
+    return windowed.fold(FOLDS[operator.aggregate], emit=operator.emit)
 
 
 # -- as a reference
@@ -115,7 +205,7 @@ def numbered(results: Sequence[Timed], late: Sequence[Timed]) -> tuple[list[Time
     for one, side in sorted(sided, key=lambda e: (e[0].order, e[1], codec.encode(e[0].value))):
         k = one.value["k"] if side else one.value["key"]
         n = states[codec.encode(k)] = states[codec.encode(k)] + 1
-        v = -1000 * n - one.value["v"] if side else 1000 * n + sum(one.value["value"])
+        v = -1000 * n - one.value["v"] if side else 1000 * n + total(one.value["value"])
         found.append(Timed((*one.order[:4], one.order[4] << 20), {"k": k, "v": v}, one.at))
     return found, dict(states)
 
@@ -175,8 +265,8 @@ class Reference:
                 case Counts(size):
                     self._counts(some, size)
                     if rest := some[len(some) // size * size :]:
-                        values = [one.value["v"] for one in rest]
-                        states[key] = [*_extent(rest), len(rest), values]
+                        state = self.operator.state([one.value["v"] for one in rest])
+                        states[key] = [*_extent(rest), len(rest), state]
         sent = [Timed((*r.order[:4], r.order[4] << 20), r.value, r.at) for r in late]
         return [*self._placed()], sent, states
 
@@ -189,7 +279,7 @@ class Reference:
                 yield Timed((*place[:4], (place[4] << 20) | i), result, at)
 
     def _at_record(self, by: Timed, rank: int, window: Window, members: Sequence[Timed]) -> None:
-        result = _result(window, members)
+        result = self._result(window, members)
         self.given.append((by.order, (rank, window.start), result, by.at))
 
     def _at_time(self, key: bytes, ms: int, window: Window, members: Sequence[Timed]) -> None:
@@ -202,7 +292,7 @@ class Reference:
         hashed = int(BinSpace(0).hash_keys([key]).view("int64")[0])
         offset = Call(ms << 20, "timer", key, name).offset
         place = ms << 20, self.origin, hashed, offset, 0
-        self.given.append((place, (0, window.start), _result(window, members), ms))
+        self.given.append((place, (0, window.start), self._result(window, members), ms))
 
     def _so_far(
         self, key: bytes, ms: int, name: int, window: Window, members: Sequence[Timed],
@@ -296,6 +386,11 @@ class Reference:
                     self._at_record(one, 1, window, members[:n])
         return [one for one in records if one.ms >= one.at + size + late]
 
+    def _result(self, window: Window, members: Sequence[Timed]) -> dict[str, object]:
+        k: object = members[0].value["k"]
+        value = self.operator.give([one.value["v"] for one in members])
+        return {"key": k, "start": window.start, "end": window.end, "value": value}
+
     def _counts(self, records: list[Timed], size: int) -> None:
         for n, one in enumerate(records, 1):
             members = records[(n - 1) // size * size : n]
@@ -306,9 +401,3 @@ class Reference:
 def _extent(members: Sequence[Timed]) -> Window:
     ats = [one.at for one in members]
     return Window(min(ats), max(ats) + 1)
-
-
-def _result(window: Window, members: Sequence[Timed]) -> dict[str, object]:
-    k: object = members[0].value["k"]
-    values = [one.value["v"] for one in members]
-    return {"key": k, "start": window.start, "end": window.end, "value": values}
