@@ -25,6 +25,13 @@ from meander.dataflow.tables import changes, foreign_keys, row_expiry, row_join
 from meander.dataflow.tables.changes import TableChange
 from meander.dataflow.tables.copies import first_of, keys_of_bins, to_each
 from meander.dataflow.tables.logic import pair
+from meander.dataflow.tables.row_functions import (
+    Change,
+    ForeignKey,
+    PairFunction,
+    RowFilter,
+    RowFunction,
+)
 from meander.schemas.errors import SetupError
 from meander.state.encoding.codec import PLAIN
 from meander.state.encoding.record import Record
@@ -37,8 +44,6 @@ V = TypeVar("V", default=Any)
 J = TypeVar("J")
 U = TypeVar("U")
 W = TypeVar("W")
-Change = Any
-"""A tuple that ends with a key and its new row; None deletes the row."""
 
 
 class Table(Generic[K, V]):
@@ -61,7 +66,7 @@ class Table(Generic[K, V]):
         self, function: Callable[[V], U], *, on_error: OnError = "dead_letter", name: str = "map"
     ) -> Table[K, U]:
         """Apply a function to each row. A row for which it returns None is deleted."""
-        return self._mapped(_Mapped(function), name, on_error)
+        return self._mapped(RowFunction(function), name, on_error)
 
     def filter(
         self,
@@ -72,7 +77,7 @@ class Table(Generic[K, V]):
     ) -> Table[K, V]:
         """Keep the rows for which a function returns a true value. A row that becomes another one
         is deleted."""
-        return self._mapped(_Filtered(function), name, on_error)
+        return self._mapped(RowFilter(function), name, on_error)
 
     @overload
     def join(
@@ -106,11 +111,23 @@ class Table(Generic[K, V]):
         other: Table[J, W],
         *,
         on: Callable[[V], J] | None = None,
-        how: How = "inner",
+        how: Literal["inner"] = "inner",
         name: str = "join",
         on_error: OnError = "dead_letter",
         colocate: bool = True,
     ) -> Table[K, tuple[V, W]]: ...
+
+    @overload
+    def join(
+        self,
+        other: Table[J, W],
+        *,
+        on: Callable[[V], J] | None = None,
+        how: Literal["left"],
+        name: str = "join",
+        on_error: OnError = "dead_letter",
+        colocate: bool = True,
+    ) -> Table[K, tuple[V, W | None]]: ...
 
     def join(
         self,
@@ -163,7 +180,9 @@ class Table(Generic[K, V]):
         else:
             joined = _joined_by_foreign_key(left, right, on, how, name, options)
         table = Table[Any, Any](joined, name, changes_once=True)
-        return table if step is None else table._mapped(_Paired(step), f"{name} step", on_error)
+        return (
+            table if step is None else table._mapped(PairFunction(step), f"{name} step", on_error)
+        )
 
     def changes(
         self, name: str = "changes", *, on_error: OnError = "dead_letter", colocate: bool = True
@@ -228,7 +247,7 @@ class Table(Generic[K, V]):
         )
         return Collection(flow, Output.of(flow.add(node)))
 
-    def _mapped(self, function: _Mapped, name: str, on_error: OnError) -> Table[K, Any]:
+    def _mapped(self, function: RowFunction, name: str, on_error: OnError) -> Table[K, Any]:
         stream = self._stream.map(function, on_error=on_error, name=name)
         return Table(stream, self._name, self._expiry, changes_once=self._changes_once)
 
@@ -243,44 +262,6 @@ class Table(Generic[K, V]):
         return _process(
             name, (self._stream,), row_expiry.no_row, steps, None, options, on_timer=on_timer
         )
-
-
-class _Mapped:
-    """A function of the changes of a table that applies another one to the rows."""
-
-    def __init__(self, function: Callable[..., object]) -> None:
-        self.function = function
-
-    def __call__(self, change: Change) -> Change:
-        *_, key, row = change
-        return key, None if row is None else self.function(row)
-
-
-class _Filtered(_Mapped):
-    """A function of the changes of a table that deletes the rows which another one refuses."""
-
-    def __call__(self, change: Change) -> Change:
-        *_, key, row = change
-        return key, row if row is not None and self.function(row) else None
-
-
-class _Paired(_Mapped):
-    """A function of the changes of a join that applies another one to both rows."""
-
-    def __call__(self, change: Change) -> Change:
-        *_, key, rows = change
-        return key, None if rows is None else self.function(*rows)
-
-
-class _Directed:
-    """A function of the changes of a table that adds the foreign key of each row."""
-
-    def __init__(self, on: Callable[[Any], object]) -> None:
-        self.function = on
-
-    def __call__(self, change: Change) -> Change:
-        *_, key, row = change
-        return key, None if row is None else self.function(row), row
 
 
 def _row_of(change: Change) -> object:
@@ -312,7 +293,7 @@ def _joined_by_foreign_key(
 ) -> KeyedStream[Any, Any]:  # fmt: skip
     """Add the three stages of a join by foreign key."""
     on_error = fallback(options[2])
-    directed = left.map(_Directed(on), on_error=options[2], name=f"{name} on")
+    directed = left.map(ForeignKey(on), on_error=options[2], name=f"{name} on")
     sent = _process(f"{name} left", (directed,), foreign_keys.no_left_row,
                     (foreign_keys.left_changed,), foreign_keys.send_left, options)  # fmt: skip
     there = sent.key_by(first_of, on_error=on_error, name=f"{name} foreign key")

@@ -43,6 +43,7 @@ from meander.dataflow.operators.async_map import ResultOrder
 from meander.dataflow.operators.keyed.columns import ColumnFold
 from meander.dataflow.operators.keyed.operator import Order
 from meander.dataflow.operators.retries import Fallback, OnError, Retry
+from meander.dataflow.tables.row_functions import RowFunction
 from meander.dataflow.windows.columnar import ColumnarWindows
 from meander.schemas.errors import SetupError
 
@@ -98,7 +99,10 @@ def functions_of(node: Node) -> Iterator[tuple[str, object]]:
     """Yield the user's functions of a node, each with its role."""
     match node:
         case StepsNode():
-            yield from (("function", step.function) for step in node.steps)
+            for step in node.steps:
+                yield "function", step.function
+                if isinstance(step.function, RowFunction):
+                    yield "function", step.function.inner
         case SplitNode():
             yield "function", node.choose
         case AsyncMapNode():

@@ -66,7 +66,7 @@ class TableJoin:
         assert batch.keys is not None
         return batch.keys
 
-    def _results(
+    def _results(  # noqa: C901 (one loop, as calls would cost)
         self,
         state_batch: StateBatch,
         batch: Batch,
@@ -75,8 +75,9 @@ class TableJoin:
         values: Sequence[Any],
     ) -> Batch:
         step, keeps_unmatched, keepalive = self._step, self._keeps_unmatched, self._guard.keepalive
-        found = TableRows(state_batch, self.sealing, self._expiry)
-        get, slots, times = found.get, state_batch.slots.tolist(), batch.times.tolist()
+        states, unseal, as_is = state_batch.sealed, self.sealing.unseal, self.sealing.as_is
+        slots, times = state_batch.slots.tolist(), batch.times.tolist()
+        due = None if self._expiry is None else state_batch.due
         matched, results = list[int](), list[object]()
         for row, (key, slot, changes, value) in enumerate(
             zip(keys, slots, is_change.tolist(), values, strict=True)
@@ -84,48 +85,38 @@ class TableJoin:
             if keepalive.due:
                 keepalive.send()
             try:
+                if type(key) is not bytes:
+                    raise _error(key)
                 if changes:
-                    found.set(slot, times[row], key, value[-1])
-                elif (held := get(slot, times[row], key)) is not None or keeps_unmatched:
-                    results.append(step(value, held))
-                    matched.append(row)
+                    self._set(state_batch, slot, times[row], key, value[-1])
+                    continue
+                held = states[slot]
+                if held is ABSENT or (due is not None and due[slot] <= times[row]):
+                    if not keeps_unmatched:
+                        continue
+                    held = None
+                elif type(held) is codec.Sealed or not as_is:
+                    held = unseal(held)
+                result = step(value, held)
             except failure() as error:
                 if self._guard.stops(batch, row):
                     break
                 self._guard.failed(batch, row, error)
+            else:
+                results.append(result)
+                matched.append(row)
         if len(results) == len(batch):
             return batch.with_values(results)
         return batch.take(np.array(matched, np.int64)).with_values(results)
 
-
-class TableRows:
-    """The rows of one pass, by slot and time."""
-
-    def __init__(self, state_batch: StateBatch, sealing: Sealing, expiry: Expiry | None) -> None:
-        self._batch, self._states, self._sealing = state_batch, state_batch.sealed, sealing
-        self._as_is, self._expiry = sealing.as_is, expiry
-
-    def get(self, slot: int, time: int, key: RowKey) -> object:
-        """Return the row in a slot at a time, None where there is none. Raise the error of a
-        key."""
-        if type(key) is not bytes:
-            raise _error(key)
-        held = self._states[slot]
-        if held is ABSENT or (self._expiry is not None and self._batch.due[slot] <= time):
-            return None
-        return self._sealing.unseal(held) if type(held) is codec.Sealed or not self._as_is else held
-
-    def set(self, slot: int, time: int, key: RowKey, row: object) -> None:
-        """Set the row in a slot, or delete it. Raise the error of a key, and MeanderError for a row
-        that cannot move."""
-        if type(key) is not bytes:
-            raise _error(key)
+    def _set(self, state_batch: StateBatch, slot: int, time: int, key: bytes, row: object) -> None:
+        """Set the row in a slot, or delete it. Raise MeanderError for a row that cannot move."""
         if row is None:
-            self._states[slot], self._batch.forgets = ABSENT, True
+            state_batch.sealed[slot], state_batch.forgets = ABSENT, True
         else:
-            self._states[slot] = self._sealing.seal(row, key)
+            state_batch.sealed[slot] = self.sealing.seal(row, key)
         if self._expiry is not None:
-            self._batch.due[slot] = NEVER if row is None else self._expiry.due(time)
+            state_batch.due[slot] = NEVER if row is None else self._expiry.due(time)
 
 
 def _error(key: RowKey) -> BaseException:

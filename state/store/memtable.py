@@ -33,7 +33,7 @@ BIN_BYTES: Final = 2
 NO_SLOT: Final = -1
 
 
-class Table:
+class StateTable:
     """A table that holds the slot of each key of one operator and the keys of each bin. The cells
     hold the states."""
 
@@ -128,7 +128,7 @@ class Memtable:
 
     >>> from meander.state.encoding.cells import SealedCells
     >>> memtable, cells = Memtable(), SealedCells()
-    >>> table = memtable.add(Table(b"a/", cells))
+    >>> table = memtable.add(StateTable(b"a/", cells))
     >>> for slot, state in zip(table.insert({b"2": 7, b"1": 7, b"3": 8}), [20, 10, 30]):
     ...     cells.states[slot] = state
     >>> memtable.entries(table, 7)
@@ -139,32 +139,32 @@ class Memtable:
     """
 
     def __init__(self) -> None:
-        self.tables: dict[bytes, Table] = {}
+        self.tables: dict[bytes, StateTable] = {}
 
     @property
     def size(self) -> int:
         """Bytes, estimated."""
         return sum(table.size for table in self.tables.values())
 
-    def add(self, table: Table) -> Table:
+    def add(self, table: StateTable) -> StateTable:
         """Add a table. Raise MeanderError where another has its prefix."""
         if self.tables.setdefault(table.prefix, table) is not table:
             raise MeanderError(f"table {table.prefix!r}", "it is open already", "open it once")
         return table
 
-    def entries(self, table: Table, bin: int) -> list[tuple[bytes, object]]:
+    def entries(self, table: StateTable, bin: int) -> list[tuple[bytes, object]]:
         """Return the keys and sealed states of a bin in key order, as of the call."""
         keys = sorted(table.bins.get(bin, ()))
         return list(zip(keys, table.cells.get(table.find(keys)), strict=True))
 
-    def remove(self, table: Table, bin: int, keys: Iterable[bytes]) -> None:
+    def remove(self, table: StateTable, bin: int, keys: Iterable[bytes]) -> None:
         """Remove keys of a bin, present or not."""
         present = table.bins.get(bin, {})
         removed = [key for key in keys if key in present]
         if removed:
             table.remove(removed, [bin] * len(removed))
 
-    def drop(self, table: Table, bin: int) -> None:
+    def drop(self, table: StateTable, bin: int) -> None:
         """Remove all keys of a bin."""
         self.remove(table, bin, list(table.bins.get(bin, ())))
 

@@ -36,7 +36,7 @@ from meander.state.encoding.timers import ROW, Timers
 from meander.state.keys.ids import Bin, CheckpointId
 from meander.state.store.before_images import BeforeImages
 from meander.state.store.dirty_keys import DirtyKeys
-from meander.state.store.memtable import BIN_BYTES, NO_SLOT, Memtable, Table
+from meander.state.store.memtable import BIN_BYTES, NO_SLOT, Memtable, StateTable
 from meander.state.store.rocksdb import RocksDB
 from meander.state.store.sst_writer import TableWriter
 from meander.state.store.undo_log import UndoLog
@@ -205,7 +205,7 @@ class Store:
         self._prefixes = _BinPrefixes(operator)
         plain = SealedCells() if layout is None else NumberCells(layout)
         cells = ExpiringCells(plain) if expires else plain
-        self._table = database.memtable.add(Table(self._prefixes.stem, cells))
+        self._table = database.memtable.add(StateTable(self._prefixes.stem, cells))
         self._changes = database.track_changes(operator)
         self._undo = database.undo_log()
         self._frozen = BeforeImages(())
@@ -581,7 +581,7 @@ class StateBatch:
     def __init__(
         self,
         database: Database,
-        table: Table,
+        table: StateTable,
         changes: DirtyKeys,
         frozen: BeforeImages,
         undo: UndoLog,
@@ -604,7 +604,8 @@ class StateBatch:
             absent = pick(keys, missing.tolist())
             self._load(dict(zip(absent, bins[missing].tolist(), strict=True)))
             self.slots[missing] = table.find(absent)
-        self._weight = table.cells.weigh(self.slots)
+        self._written = self.slots if writes is None else self.slots[writes]
+        self._weight = table.cells.weigh(self._written)
         if frozen or undo:
             self._record_before_images(frozen, undo)
 
@@ -652,7 +653,7 @@ class StateBatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._table.size += self._table.cells.weigh(self.slots) - self._weight
+        self._table.size += self._table.cells.weigh(self._written) - self._weight
         self._record_changes()
         if self.forgets:
             self._remove_forgotten()

@@ -23,6 +23,7 @@ from tests.support.property.cases import (
     with_some_full_bins,
     with_some_loops,
     with_some_reconfigurations,
+    with_some_tables,
     with_some_windows,
 )
 from tests.support.property.recovery_run import RecoveryRun
@@ -48,6 +49,7 @@ def test_cut_a_flow_restored_from_any_checkpoint_equals_the_reference(
     for seed in seeds(CHECKPOINTS, FLOOR):
         case = with_some_loops(with_some_full_bins(random_case(seed)))
         case = with_some_windows(with_some_forgetting(with_some_changing_logic(case)))
+        case = with_some_tables(case)
         case = with_some_comings_and_goings(with_aborts(with_some_far_times(case)))
         case = with_some_silences(with_some_reconfigurations(case))
         run = checked(case, ran)

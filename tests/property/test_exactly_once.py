@@ -23,6 +23,7 @@ from tests.support.property.cases import (
     with_some_full_bins,
     with_some_loops,
     with_some_reconfigurations,
+    with_some_tables,
     with_some_windows,
 )
 from tests.support.property.exactly_once_run import TIMED, ExactlyOnceRun
@@ -46,6 +47,7 @@ def test_double_crash_all_executions_together_commit_the_reference(
     for seed in seeds(ONCE, FLOOR):
         case = with_some_loops(with_some_full_bins(random_case(seed, TIMED)))
         case = with_some_windows(with_some_forgetting(with_some_changing_logic(case)))
+        case = with_some_tables(case)
         case = with_some_comings_and_goings(with_aborts(with_some_far_times(case)))
         case = with_some_silences(with_some_reconfigurations(case))
         run = checked(case, ran)

@@ -26,6 +26,7 @@ from tests.support.property.cases import (
     with_some_full_bins,
     with_some_loops,
     with_some_reconfigurations,
+    with_some_tables,
     with_some_windows,
 )
 from tests.support.property.silences import with_some_silences
@@ -52,6 +53,7 @@ def test_results_and_state_equal_the_reference(
     for seed in seeds(ORACLE, FLOOR):
         case = with_some_bins_to_and_fro(with_some_loops(with_some_full_bins(random_case(seed))))
         case = with_some_windows(with_some_forgetting(with_some_changing_logic(case)))
+        case = with_some_tables(case)
         case = with_some_comings_and_goings(with_aborts(with_some_far_times(case)))
         case = with_some_silences(with_some_reconfigurations(case))
         run = checked(case, ran)

@@ -17,6 +17,7 @@ from typing import ForwardRef, get_overloads, is_typeddict
 import meander
 import meander.testing
 from meander.dataflow.api.extensible import Extensible
+from meander.dataflow.api.joined import Joinable
 from meander.dataflow.operators.keyed.columns import ColumnFold
 from tests.support.doc_blocks import ROOT
 
@@ -25,10 +26,12 @@ START = "<!-- signatures: made by tests.support.api_signatures -->\n\n"
 END = "\n<!-- /signatures -->\n"
 MADE_BY_FLOWS = {
     "ArrangedCollection", "Collection", "Context", "KeyedStream", "Matches", "ObjectColumn",
-    "OperatorServices", "Pattern", "ProcessedStream", "Stream", "Window", "WindowContext",
-    "WindowedStream",
+    "OperatorServices", "Pattern", "ProcessedStream", "Stream", "Table", "Window",
+    "WindowContext", "WindowedStream",
 }  # fmt: skip
 """Classes whose objects a user gets from methods and functions."""
+SHARED = Joinable, Extensible
+"""Classes without a public name, whose methods count as those of the classes that extend them."""
 _PLAIN = str | bytes | int | float | None
 
 
@@ -100,7 +103,10 @@ def _members(module: ModuleType) -> Iterator[str]:
 
 
 def _methods(of: type) -> Iterator[str]:
-    shared = vars(Extensible) if Extensible in of.__bases__ else {}
+    shared = dict[str, object]()
+    for extended in [one for one in of.__bases__ if one in SHARED]:
+        for base in [one for one in extended.__mro__ if one in SHARED]:
+            shared |= vars(base)
     for name, member in {**vars(of), **shared}.items():
         if name.startswith("_"):
             continue

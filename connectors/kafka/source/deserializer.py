@@ -55,6 +55,7 @@ class Deserializer:
     ) -> None:
         self._topic = topic
         self._value, self._key, self._time = decoder(value), decoder(key), time
+        self._reads_field = isinstance(time, FieldTime)
         self._batches = value.decode_batch if isinstance(value, ValueFormat) else None
         if isinstance(value, ValueFormat) and isinstance(time, FieldTime) and value.names:
             self._time = _column_time(value.names, time)
@@ -118,7 +119,13 @@ class Deserializer:
         if isinstance(extract, HeaderTime):
             return [extract.millis(message.headers()) for message in messages]
         of_value = extract.millis if isinstance(extract, FieldTime) else extract
-        return [checked_millis(of_value(value)) for value in values]
+        if not self._reads_field:
+            return [checked_millis(of_value(value)) for value in values]
+        # A null has no fields, and deletes a row at the time at which it was written.
+        return [
+            _MILLIS(_TIMESTAMP(message)) if value is None else checked_millis(of_value(value))
+            for message, value in zip(messages, values, strict=True)
+        ]
 
 
 def _column_time(names: Sequence[str], time: FieldTime) -> Callable[[object], int]:

@@ -27,7 +27,7 @@ class TableChanges:
 
     def step(self, context: Context, held: Row | None, change: Any) -> Row | None:  # noqa: ANN401
         """Emit what changes, and return the new row. Raise ValueError for a faulty row."""
-        row = change[-1]
+        row: Row | None = change[-1]
         if row is not None:
             row = self._checked(row)
         else:

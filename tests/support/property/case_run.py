@@ -32,8 +32,8 @@ from meander.state.keys.ids import Bin
 from meander.state.store.store import Databases
 from meander.state.times.time import MIN_TIME, from_millis, to_millis
 from meander.testing import Result, TestFlow
-from tests.support.property import flows, reference, shapes, windowing
-from tests.support.property.cases import Case
+from tests.support.property import flows, reference, shapes, tabling, windowing
+from tests.support.property.cases import TWO_SOURCES, Case
 from tests.support.property.changing import Versions
 from tests.support.property.flows import stages_of
 from tests.support.property.reference import OWN, Dues, Record, Refusals, States, in_order
@@ -144,7 +144,7 @@ class CaseRun:
         source = self.source = self.flow.source(ListSource(self.case.partitions, self.case.options))
         source.sink(self.raw)
         other = None
-        if self.case.kind == "connect":
+        if self.case.kind in TWO_SOURCES:
             reverse = ListSource(self.case.partitions[::-1], self.case.options)
             second = self.flow.source(reverse, "other")
             second.sink(self.other_raw)
@@ -193,6 +193,9 @@ class CaseRun:
     def define(self, keyed: KeyedStream[Any], other: KeyedStream[Any] | None) -> KeyedStream[Any]:
         if self.case.kind == "windows":
             return windowing.define(self.case.seed, keyed)
+        if self.case.kind == "tables":
+            assert other is not None
+            return tabling.define(self.case.seed, self.case.bits, keyed, other)
         return shapes.define(self.case.kind, keyed, other)
 
     def expected(self) -> tuple[list[Record], States, Refusals]:
@@ -208,6 +211,12 @@ class CaseRun:
         if self.case.kind == "windows":
             timed = [windowing.Timed(r.order, r.value, self.own_time(r)) for r in records]
             return *windowing.expected(self.case.seed, timed), []
+        if self.case.kind == "tables":
+            others = self.records(self.other_raw)
+            results, states, refused, self.dues = tabling.expected(
+                self.case.seed, self.case.bits, records, others
+            )
+            return results, states, refused
         if self.case.kind in flows.GENERATED:
             looped = flows.Reference(self.stages, self.decided)
             self.versions = looped.versions
@@ -228,7 +237,7 @@ class CaseRun:
 
     def check_times(self, run: TestFlow) -> None:
         late_adjusted = self.late_adjusted(self.raw, self.case.partitions, "source")
-        if self.case.kind == "connect":
+        if self.case.kind in TWO_SOURCES:
             late_adjusted += self.late_adjusted(self.other_raw, self.case.partitions[::-1], "other")
         counted = sum((worker.counters for worker in run.workers), run.sim.counters)
         assert counted["late_adjusted"] == late_adjusted

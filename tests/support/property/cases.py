@@ -85,6 +85,8 @@ class Case:
 FAR = from_millis(4_102_444_800_000)
 """A time in the year 2100."""
 
+TWO_SOURCES = ("connect", "tables")
+"""The kinds of flows with a second source."""
 CHANGING = ("changing", "ringing")
 """The kinds of flows whose logic can change."""
 
@@ -173,7 +175,7 @@ def random_growth(rng: random.Random, case: Case) -> AddPartition:
     """A partition of records as others have them, of times that need not fit."""
     known = [entry for partition in case.partitions for entry in partition]
     records = rng.choices(known, k=rng.randint(0, 12)) if known else []
-    source = rng.choice(["source", "other"]) if case.kind == "connect" else "source"
+    source = rng.choice(["source", "other"]) if case.kind in TWO_SOURCES else "source"
     return AddPartition(source, tuple(records))
 
 
@@ -219,6 +221,12 @@ def with_some_windows(case: Case) -> Case:
     """One of ten cases has a flow with windows."""
     has_windows = case.seed % 10 == 0 and case.kind != "alone"
     return replace(case, kind="windows") if has_windows else case
+
+
+def with_some_tables(case: Case) -> Case:
+    """One of ten cases has a flow with tables."""
+    has_tables = case.seed % 20 in (1, 15) and case.kind != "alone"
+    return replace(case, kind="tables") if has_tables else case
 
 
 def with_some_changing_logic(case: Case) -> Case:

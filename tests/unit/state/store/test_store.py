@@ -21,7 +21,7 @@ from meander.schemas.errors import MeanderError, SetupError
 from meander.state.encoding.cells import INITIAL_SLOTS, SealedCells, weigh
 from meander.state.encoding.codec import PLAIN, Sealed, decode, encode, seal, unseal
 from meander.state.encoding.columns import ColumnLayout
-from meander.state.store.memtable import ENTRY_BYTES, SLOT_BYTES, SPARSE, Memtable, Table
+from meander.state.store.memtable import ENTRY_BYTES, SLOT_BYTES, SPARSE, Memtable, StateTable
 from meander.state.store.sst_writer import TableWriter
 from meander.state.store.store import Database, Store
 from tests.support.state.store_access import forget, got, put
@@ -376,7 +376,7 @@ def test_the_memtable_spills_oldest_first(database: Database) -> None:
 
 
 def test_slots_are_used_again_and_grow_in_number_where_none_is_free() -> None:
-    table = Table(b"op", SealedCells())
+    table = StateTable(b"op", SealedCells())
     many = [b"%d" % n for n in range(3 * INITIAL_SLOTS)]
     first = table.insert(dict.fromkeys(many, 7))
     assert len(set(first.tolist())) == len(many)

@@ -1,0 +1,1 @@
+"""What windows, tables and joins cost, beside a plain fold."""
