@@ -74,7 +74,8 @@ class BinReader:
                 loading[-1][1].step(BUDGET_ENTRIES)
             manifest, loader = loading.popleft()
             while not loader.step(BUDGET_ENTRIES):
-                self._wait()
+                if loader.is_waiting:
+                    self._wait()
             size -= bytes_of(manifest)
             yield manifest
 

@@ -56,6 +56,8 @@ class LayerLoader:
         self._prefetched = len(prefetched) if first == list(prefetched) else 0
         self.timers = list(timers) if self._prefetched else []
         self.count = self.bytes = 0
+        self.is_waiting = False
+        """Whether the last step did nothing, as the next chunk has not arrived."""
         self._layers = manifest.layers[self._prefetched :]
         self._locations = [location for layer in self._layers for location in layer.chunks]
         sizes = [location.size for location in self._locations]
@@ -70,7 +72,7 @@ class LayerLoader:
 
         Raise LayerCorrupt, and stop, where a chunk differs from the manifest.
         """
-        self._budget = budget_entries
+        self._budget, self.is_waiting = budget_entries, False
         next(self._slices, None)
         return self._done
 
@@ -100,6 +102,7 @@ class LayerLoader:
         self.timers = []  # a layer has all timers of its bin
         for chunk in read_chunks(head, layer, payloads):
             if chunk is None:
+                self.is_waiting = True
                 yield
             else:
                 self.timers += chunk.timers
