@@ -19,7 +19,7 @@ from meander.schemas.errors import SetupError
 from meander.schemas.log_lines import LineLogger
 from meander.state.checkpoint.arrangements import KeptArrangement
 from meander.state.checkpoint.checkpoint import INITIAL_CUT, Checkpoint, InputLineage
-from meander.state.encoding.codec import PLAIN
+from meander.state.encoding.codec import PLAIN, definition_of
 
 log = LineLogger(__name__)
 
@@ -38,18 +38,24 @@ def expect_fits(
     """
     states, in_flight = _strange(checkpoint, plan), _unplaced(checkpoint, plan)
     strange = [*states, *in_flight]
-    bins, codecs, groups = _bins(checkpoint, plan), _codecs(checkpoint, plan), []
+    bins, groups = _bins(checkpoint, plan), []
+    codecs, windows = _codecs(checkpoint, plan)
     arrangements = _other_arrangements(checkpoint, plan)
     if not bins:
         groups = _other_groups(checkpoint, plan)
     redefined = [
-        *bins, *codecs, *arrangements, *groups, *([] if allow_dropped else strange),
+        *bins, *codecs, *windows, *arrangements, *groups, *([] if allow_dropped else strange),
         *outside, *twice,
     ]  # fmt: skip
     wrong = [*redefined, *lost]
     if wrong:
         help = [f"give the flow bins={checkpoint.space.bits}"] if bins else []
         help += ["give it that codec, and a ttl where the name ends with '+ttl'"] if codecs else []
+        if windows:
+            help.append(
+                "give its windows another name: drop the old ones with --allow-dropped-state, or"
+                " keep the old operator beside them until they have closed"
+            )
         if in_flight and not allow_dropped:
             help.append(_without_in_flight(plan.flow.name))
         if strange and not allow_dropped and checkpoint.cut != INITIAL_CUT:
@@ -219,7 +225,9 @@ def _bins(checkpoint: Checkpoint, plan: Plan) -> list[str]:
     return [] if had == has else [f"it has {had} bins, and the flow has {has}"]
 
 
-def _codecs(checkpoint: Checkpoint, plan: Plan) -> list[str]:
+def _codecs(checkpoint: Checkpoint, plan: Plan) -> tuple[list[str], list[str]]:
+    """Return the operators whose states have another codec than they can hold, and those whose
+    states are of other windows."""
     known = {node.name: node for node in plan.stateful}
     written = {
         (manifest.operator, layer.codec)
@@ -227,12 +235,22 @@ def _codecs(checkpoint: Checkpoint, plan: Plan) -> list[str]:
         for layer in manifest.layers
         if manifest.operator in known
     }
-    return [
-        f"the states of {name!r} were written with codec '{codec}', and the operator's is"
-        f" '{_codec_name(known[name])}'"
-        for name, codec in sorted(written)
-        if codec not in _readable_codecs(known[name])
-    ]
+    codecs, windows = list[str](), list[str]()
+    for name, codec in sorted(written):
+        own = _codec_name(known[name])
+        had, has = definition_of(codec), definition_of(own)
+        if codec in _readable_codecs(known[name]):
+            continue
+        if had or has:
+            windows.append(
+                f"operator {name!r} had {had or 'no windows'}, and now has {has or 'no windows'}"
+            )
+        else:
+            codecs.append(
+                f"the states of {name!r} were written with codec '{codec}', and the operator's is"
+                f" '{own}'"
+            )
+    return codecs, windows
 
 
 def _codec_name(node: StatefulNode) -> str:

@@ -19,7 +19,7 @@ from meander.dataflow.operators.keyed.logic import LARGEST, StateTooLargeError
 from meander.dataflow.operators.stateless import KeyTooLargeError
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.encoding import codec
-from meander.state.encoding.codec import PLAIN
+from meander.state.encoding.codec import PLAIN, definition_of
 from meander.state.encoding.columns import exact_column
 from meander.state.encoding.expiring import with_due
 from meander.state.keys.ids import COORDINATOR, Bin, ExecutionId, LayerId
@@ -48,7 +48,13 @@ class InitialStates:
     """
 
     def __init__(self, node: KeyedNode, now_ms: int) -> None:
-        """Keys with a time to live are renewed at `now_ms`, in milliseconds since 1970."""
+        """Keys with a time to live are renewed at `now_ms`, in milliseconds since 1970. Raise
+        `SetupError` for an operator with windows."""
+        if definition_of(node.codec.name):
+            raise SetupError(
+                f"operator {node.name!r}", "its states are of open windows, which timers close",
+                "let it start without states",
+            )  # fmt: skip
         self._node, self._now_ms = node, now_ms
 
     @property

@@ -26,6 +26,8 @@ from meander.state.encoding import forms, named_types
 from meander.state.encoding.canonical import STABLE, canonical
 from meander.state.encoding.record import Record
 
+_PLAIN_NAME: Final = "msgpack"
+"""The name of the plain codec in layers."""
 MAX_DEPTH: Final = 128
 """The most containers within containers."""
 
@@ -221,12 +223,13 @@ class PlainCodec:
     """The codec of plain states. Its name may carry the definition of the operator that wrote
     them, so that another one does not read them.
 
-    >>> PlainCodec("msgpack, tumbling(60)").encode([3]) == encode([3])
-    True
+    >>> PlainCodec("tumbling(60) with count()").name
+    'msgpack of tumbling(60) with count()'
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, definition: str = "") -> None:
+        self.definition = definition
+        self.name = f"{_PLAIN_NAME} of {definition}" if definition else _PLAIN_NAME
 
     def encode(self, state: object, /) -> bytes:
         """Return the bytes of a state."""
@@ -237,7 +240,16 @@ class PlainCodec:
         return decode(data)
 
 
-PLAIN: Final[StateCodec] = PlainCodec("msgpack")
+PLAIN: Final[StateCodec] = PlainCodec()
+
+
+def definition_of(name: str) -> str:
+    """Return the definition in the name of a plain codec, empty where it has none.
+
+    >>> definition_of("msgpack of session(30) with fold"), definition_of("msgpack")
+    ('session(30) with fold', '')
+    """
+    return name.removeprefix(f"{_PLAIN_NAME} of ") if name.startswith(f"{_PLAIN_NAME} of ") else ""
 
 
 def _is_flat(value: object) -> bool:

@@ -1,0 +1,1 @@
+"""What windows cost beside a fold without windows."""
