@@ -18,7 +18,7 @@ CODE   := meander
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv java demo bench bench-checkpoints bench-migration bench-incremental bench-flow-control bench-control test unit soak check docs format clean
+.PHONY: help venv java demo bench bench-checkpoints bench-migration bench-incremental bench-flow-control bench-control bench-windows test unit soak check docs format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -43,6 +43,9 @@ bench-flow-control: venv ## measure flow control of a part beside other ways (BE
 
 bench-control: java ## measure changes of the plan of a running flow (BENCH="--small" for less)
 	@$(BIN)/python -m benchmarks.control $(BENCH)
+
+bench-windows: java ## measure windows over columns beside a fold (BENCH="--small" for less)
+	@$(BIN)/python -m benchmarks.windows $(BENCH)
 
 test: java ## run all tests, with one real broker
 	@$(BIN)/pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 \

@@ -12,7 +12,8 @@ from typing import Any, Generic, Literal, get_args, overload
 
 from typing_extensions import TypeVar
 
-from meander.dataflow.api.nodes import ProcessLogic
+from meander.dataflow.api.builder import Definition
+from meander.dataflow.api.nodes import Output, ProcessLogic
 from meander.dataflow.api.stream import KeyedOptions, KeyedStream, ProcessedStream
 from meander.dataflow.operators.keyed.columns import ColumnFold
 from meander.dataflow.operators.retries import OnError
@@ -36,13 +37,15 @@ from meander.dataflow.windows.logic import (
     WindowLogic,
 )
 from meander.dataflow.windows.sliding import SlidingWindows
+from meander.dataflow.windows.top import Top, WindowTop, part_of, window_of
 from meander.dataflow.windows.window import Counts, Hopping, Sessions, Sliding, Windows, described
 from meander.schemas.errors import SetupError
-from meander.state.encoding.codec import PlainCodec
+from meander.state.encoding.codec import PLAIN, PlainCodec
 
 T = TypeVar("T")
 S = TypeVar("S")
 K = TypeVar("K", default=Any)
+V = TypeVar("V", default=Any)
 
 Emit = Literal["closed", "each"] | float
 """When a window gives results: as it closes, with each record, or at an interval in seconds."""
@@ -66,9 +69,7 @@ class WindowedStream(Generic[T, K]):
         self._on_error, self._colocate = on_error, colocate
 
     @overload
-    def fold(
-        self, init: ColumnFold, *, emit: Emit = "closed"
-    ) -> ProcessedStream[K, WindowResult[K, Any]]: ...
+    def fold(self, init: ColumnFold, *, emit: Emit = "closed") -> WindowResults[K, Any]: ...
 
     @overload
     def fold(
@@ -78,11 +79,11 @@ class WindowedStream(Generic[T, K]):
         *,
         merge: Callable[[S, S], S] | None = None,
         emit: Emit = "closed",
-    ) -> ProcessedStream[K, WindowResult[K, S]]: ...
+    ) -> WindowResults[K, S]: ...
 
     def fold(
         self, init: Any, step: Any = None, *, merge: Any = None, emit: Emit = "closed"
-    ) -> ProcessedStream[K, WindowResult[K, Any]]:
+    ) -> WindowResults[K, Any]:
         """Fold the records of each window, in the total order: `(state, value) -> state`. The
         result of a window is its state. A fold over columns such as `columns.count()` replaces
         `init`, `step` and `merge`. The result is that of the fold, and most windows get faster.
@@ -117,7 +118,7 @@ class WindowedStream(Generic[T, K]):
 
     def reduce(
         self, function: Callable[[T, T], T], *, emit: Emit = "closed"
-    ) -> ProcessedStream[K, WindowResult[K, T]]:
+    ) -> WindowResults[K, T]:
         """Reduce the values of each window to one by an associative function of two. The options
         and side outputs are those of `fold`.
 
@@ -149,7 +150,7 @@ class WindowedStream(Generic[T, K]):
         functions = WindowProcess(init, step, on_close, merge)
         return self._with("process", functions, merge is not None, Emission(), side)
 
-    def _columnar(self, fold: ColumnFold, emission: Emission) -> ProcessedStream[K, Any]:
+    def _columnar(self, fold: ColumnFold, emission: Emission) -> WindowResults[K, Any]:
         """Add the operator of a fold over columns, in columns where all records of a pass can be
         folded before windows close."""
         of = "" if fold.of is None else repr(fold.of)
@@ -157,7 +158,8 @@ class WindowedStream(Generic[T, K]):
         if not isinstance(self._windows, Hopping | Sessions) or emission != Emission():
             return self._with(name, aggregate, fold.merge is not None, emission, uses=fold.uses)
         self._check_merge(fold.merge is not None)
-        return self._added(ColumnarWindows(self._windows, fold), f"{name} in columns")
+        logic = ColumnarWindows(self._windows, fold)
+        return self._added(logic, f"{name} in columns", has_top=isinstance(self._windows, Hopping))
 
     def _check_merge(self, has_merge: bool) -> None:
         if self._windows.merges and not has_merge:
@@ -167,13 +169,13 @@ class WindowedStream(Generic[T, K]):
             )  # fmt: skip
 
     def _added(
-        self, logic: ProcessLogic | ColumnarWindows, aggregate: str
-    ) -> ProcessedStream[K, Any]:
+        self, logic: ProcessLogic | ColumnarWindows, aggregate: str, has_top: bool
+    ) -> WindowResults[K, Any]:
         """Add the operator. Its layers carry its definition."""
         codec = PlainCodec.of(f"{described(self._windows)} with {aggregate}")
         options: KeyedOptions = "event", codec, self._on_error, self._colocate, None
         at = self._stream._keyed(self._name, (self._stream,), logic, options)
-        return ProcessedStream(self._stream._flow, at, logic.side)
+        return WindowResults(self._stream._flow, at, logic.side, has_top=has_top)
 
     def _with(
         self,
@@ -183,7 +185,7 @@ class WindowedStream(Generic[T, K]):
         emission: Emission,
         side: Sequence[str] = (),
         uses: Sequence[str] = (),
-    ) -> ProcessedStream[K, Any]:
+    ) -> WindowResults[K, Any]:
         """Add an operator whose aggregation takes one record after the other."""
         self._check_merge(has_merge)
         if isinstance(side, str) or len({*side, LATE}) <= len(side):
@@ -196,7 +198,8 @@ class WindowedStream(Generic[T, K]):
             counted=((LATE, LATE_COUNTER),),
             on_failed_timer=self._logic(NoResult(), emission).on_timer,
         )  # fmt: skip
-        return self._added(node, name)
+        has_top = isinstance(self._windows, Hopping) and emission == Emission()
+        return self._added(node, name, has_top)
 
     def _logic(self, aggregation: Aggregation, emission: Emission) -> WindowLogic:
         """Return the logic of the operator."""
@@ -217,3 +220,51 @@ class WindowedStream(Generic[T, K]):
                 return CountedWindows(counts, aggregation, emission)
             case windows:
                 return TimedWindows(windows, aggregation, emission)
+
+
+class WindowResults(ProcessedStream[K, WindowResult[K, V]], Generic[K, V]):
+    """A stream that carries the results of windows. `side` gives their late records."""
+
+    def __init__(
+        self, flow: Definition, at: Output, side: Sequence[str] = (), has_top: bool = False
+    ) -> None:
+        super().__init__(flow, at, side)
+        self._has_top = has_top
+
+    def top(
+        self, n: int, *, by: Callable[[WindowResult[K, V]], Any] | str | None = None
+    ) -> KeyedStream[WindowTop, tuple[int, int]]:
+        """Return the `n` greatest results over all keys of each window, once per window, the
+        greatest first. Equal ones stand in the order of their encoded keys.
+
+        `by` is a function of a result or the name of a field of its value; without it the value
+        itself ranks. It adds two operators, named after that of the windows. Raises SetupError for
+        windows that differ from key to key, or give results before they close.
+
+        >>> from meander import Flow, KafkaSink, KafkaSource, columns, tumbling
+        >>> flow = Flow("top")
+        >>> views = flow.source(KafkaSource("views")).key_by(lambda view: view["page"])
+        >>> counts = views.window("views", tumbling(60)).fold(columns.count())
+        >>> counts.top(10).sink(KafkaSink("top-pages"))
+        """
+        name = self._at.node.name
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise SetupError(f"operator {name!r}", f"its top is {n!r}", "give 1 result or more")
+        if not (by is None or isinstance(by, str) or callable(by)):
+            raise SetupError(f"operator {name!r}", f"its top is by {by!r}",
+                             "give a function of a result or a field of its value")  # fmt: skip
+        if not self._has_top:
+            raise SetupError(
+                f"operator {name!r}", "its windows have no top, as they differ from key to key, or"
+                " give results before they close", "use tumbling or hopping, with emit='closed'",
+            )  # fmt: skip
+        top = Top(n, by)
+        inner = (("by", by),) if callable(by) else ()
+        options: KeyedOptions = "event", PLAIN, "dead_letter", True, None
+        parts = self.key_by(part_of)
+        first = ProcessLogic(list, (top.add,), None, top.give_part, None, (), inner=inner)
+        at = parts._keyed(f"{name} top of parts", (parts,), first, options)
+        whole = KeyedStream[Any, Any](self._flow, at).key_by(window_of)
+        second = ProcessLogic(list, (top.add_part,), None, top.give, None, ())
+        at = whole._keyed(f"{name} top", (whole,), second, options)
+        return KeyedStream(self._flow, at)

@@ -19,7 +19,7 @@ from meander.dataflow.operators.keyed.logic import LARGEST, StateTooLargeError
 from meander.dataflow.operators.stateless import KeyTooLargeError
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.encoding import codec
-from meander.state.encoding.codec import PLAIN
+from meander.state.encoding.codec import DEFINED, PLAIN
 from meander.state.encoding.columns import exact_column
 from meander.state.encoding.expiring import with_due
 from meander.state.keys.ids import COORDINATOR, Bin, ExecutionId, LayerId
@@ -49,11 +49,17 @@ class InitialStates:
 
     def __init__(self, node: KeyedNode, now_ms: int) -> None:
         """Keys with a time to live are renewed at `now_ms`, in milliseconds since 1970. Raise
-        SetupError for an operator whose states have no keys of the flow."""
+        SetupError for an operator whose states have no keys of the flow, or end by timers."""
         if isinstance(node.logic, TableJoinLogic) and node.logic.on is not None:
             raise SetupError(
                 f"operator {node.name!r}", "each of its bins has a copy of the table",
                 "load the rows into a join without copies, or let the table's topic have them",
+            )  # fmt: skip
+        if node.codec.name.startswith(DEFINED):
+            definition = node.codec.name.removeprefix(DEFINED)
+            raise SetupError(
+                f"operator {node.name!r}", f"its states are those of {definition}, and timers end"
+                " them", "let it start without states",
             )  # fmt: skip
         self._node, self._now_ms = node, now_ms
 

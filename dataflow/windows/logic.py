@@ -120,6 +120,10 @@ class TimedWindows:
                 (row,) = self._given(context, [row])
                 kept.append(self._timed(context, row))
             elif not self.emission.each:
+                # A dead letter of the close holds what the window has lost.
+                context._lost = {
+                    "key": context.key, "start": row.start, "end": row.end, "state": row.state,
+                }  # fmt: skip
                 self.aggregation.give(context, row.window, row.state)
         return self._state(context, kept)
 

@@ -174,11 +174,13 @@ class Calls:
             return len(times)
         return int(np.searchsorted(times, self._until, side="right"))
 
-    def batch(self, calls: Sequence[Call]) -> Batch:
-        """Return calls as records without values, at their places in the total order."""
+    def batch(self, calls: Sequence[Call], value: object = None) -> Batch:
+        """Return calls as records with a value or without, at their places in the total order."""
         times = np.array([call.time for call in calls], np.int64)
         offsets = np.array([call.offset for call in calls], np.int64)
-        return self.at(times, offsets, [call.key for call in calls])
+        return self.at(times, offsets, [call.key for call in calls]).with_values(
+            [value] * len(calls)
+        )
 
     def at(self, times: Int64s, offsets: Int64s, keys: list[bytes]) -> Batch:
         """Return records without values at the places of calls of some keys, shapes (n,)."""

@@ -66,7 +66,7 @@ class Context(Generic[K]):
     """
 
     __slots__ = (
-        "_calls", "_emitted", "_extra", "_forgotten", "_key", "_name", "_notice", "_time",
+        "_calls", "_emitted", "_extra", "_forgotten", "_key", "_lost", "_name", "_notice", "_time",
         "_timers",
     )  # fmt: skip
 
@@ -85,6 +85,8 @@ class Context(Generic[K]):
         self._notice = self._forgotten = False
         self._emitted: dict[str | None, list[object]] = {None: [], **{name: [] for name in side}}
         self._timers: list[TimerChange] = []
+        self._lost: object = None
+        """The value of a dead letter of the call, which has no record."""
 
     @property
     def key(self) -> K:

@@ -362,7 +362,7 @@ class Process:
                 deepest = place < len(times) and full[place]
                 error = apply(slots[key], context, function, deepest)
                 if error is not None:
-                    at = (batch, place) if call is None else (calls.batch([call]), 0)
+                    at = (batch, place) if call is None else (calls.batch([call], context._lost), 0)
                     if self._guard.stops(*at, None if call is None else call.due):
                         break
                 if call is None:

@@ -1,0 +1,193 @@
+"""A window gives the same results by columns as record by record, also where records fail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from meander import (
+    Flow,
+    KafkaSink,
+    KafkaSource,
+    SetupError,
+    columns,
+    count,
+    field,
+    hopping,
+    session,
+    sliding,
+    tumbling,
+)
+from meander.dataflow.api.plan import Plan
+from meander.dataflow.operators.keyed.columns import ColumnFold
+from meander.dataflow.windows.aggregation import WindowColumns
+from meander.dataflow.windows.columnar import ColumnarWindows
+from meander.dataflow.windows.logic import Emission
+from meander.dataflow.windows.window import Windows
+from meander.testing import TestFlow
+
+TIMES = [0, 12, 5, 31, 30, 3, 60, 44, 90, 91, 140, 20, 141]
+
+
+def ran(
+    windows: Windows, fold: ColumnFold, records: list[dict[str, Any]], in_columns: bool
+) -> tuple[list[Any], list[Any], list[Any]]:
+    """Return the results, the late records and the dead letters."""
+    flow = Flow("columns", bins=2)
+    keyed = flow.source(KafkaSource("in", time=field("at"))).key_by(lambda record: record["k"])
+    windowed = keyed.window("w", windows)
+    if in_columns:
+        made = windowed.fold(fold)
+    else:
+        made = windowed._with("w", WindowColumns(fold), True, Emission())
+    made.sink(KafkaSink("out"), "write")
+    made.side("late").sink(KafkaSink("late"), "write late")
+    is_columnar = isinstance(Plan(flow).keyed[0].logic, ColumnarWindows)
+    assert is_columnar == in_columns
+    with TestFlow(flow, partitions=1) as run:
+        run.feed("in", *records)
+        run.run()
+        assert run.states("w") == {}, "a window that has closed leaves no state"
+        letters = [letter.value for letter in run.dead_letters]
+        assert run.counters["window_late"] == len(run.values("late"))
+        return run.values("out"), run.values("late"), letters
+
+
+def records_of(values: list[Any]) -> list[dict[str, Any]]:
+    return [
+        {"k": n % 2, "at": at, "v": value}
+        for n, (at, value) in enumerate(zip(TIMES, values, strict=True))
+    ]
+
+
+NUMBERS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9]
+WINDOWS = [
+    tumbling(0.02), tumbling(0.02, late=0.01, offset=0.003), hopping(0.02, every=0.006, late=0.005),
+    session(0.01), session(0.01, longest=0.025, late=0.03), session(0.004, late=0.01),
+]  # fmt: skip
+
+
+FOLDS = [
+    columns.count(), columns.sum("v"), columns.sum("v", "int64"), columns.min("v"),
+    columns.max("v", "int64"), columns.mean("v"), columns.last("v"), columns.approx_distinct("v"),
+    columns.quantiles(0.5, 1.0, of="v"),
+]  # fmt: skip
+CASES = [
+    (windows, fold)
+    for n, fold in enumerate(FOLDS)
+    for windows in (WINDOWS[n % 3], WINDOWS[3 + n % 3])
+]
+
+
+@pytest.mark.parametrize(("windows", "fold"), CASES, ids=lambda one: getattr(one, "name", str(one)))
+def test_results_in_columns_equal_those_of_single_records(
+    windows: Windows, fold: ColumnFold
+) -> None:
+    found = ran(windows, fold, records_of(NUMBERS), in_columns=True)
+    assert found == ran(windows, fold, records_of(NUMBERS), in_columns=False)
+    assert found[0]
+
+
+@pytest.mark.parametrize("windows", WINDOWS, ids=str)
+def test_a_record_that_fails_changes_no_window(windows: Windows) -> None:
+    values = [3, "x", 1 << 62, 1, 1 << 62, 9, 2, 6, True, 3, 5, 1 << 62, 1 << 62]
+    found = ran(windows, columns.sum("v", "int64"), records_of(values), in_columns=True)
+    assert found == ran(windows, columns.sum("v", "int64"), records_of(values), in_columns=False)
+    assert {"x", True} <= {letter["v"] for letter in found[2]}
+
+
+def spread(states: Any, values: Any) -> Any:
+    least, most = np.minimum(states[0], values), np.maximum(states[1], values)
+    return (least, most), most - least
+
+
+SPREAD = ColumnFold((1e9, -1e9), spread, ("float64", "float64"), "float64", "v")
+
+
+def test_a_fold_of_the_user_gives_its_state_or_its_result() -> None:
+    records = [{"k": 0, "at": at, "v": at % 7} for at in (0, 3, 9, 10, 40)]
+    first, *_ = ran(tumbling(0.02), SPREAD, records, in_columns=True)[0]
+    assert first["value"] == [0.0, 3.0]
+    fold = ColumnFold(
+        SPREAD.init, spread, SPREAD.dtypes, "float64", "v", result=lambda s: s[1] - s[0]
+    )
+    first, *_ = ran(tumbling(0.02), fold, records, in_columns=True)[0]
+    assert first["value"] == 3.0
+
+
+def test_a_window_whose_result_fails_is_a_dead_letter_with_its_state() -> None:
+    def result(states: Any) -> Any:
+        if (states[0] > 1).any():
+            raise ValueError("too many")
+        return states[0]
+
+    fold = ColumnFold((0,), columns.count().step, ("int64",), "object", result=result)
+    records = [{"k": 0, "at": at} for at in (0, 1, 10, 20)]
+    results, _, letters = ran(tumbling(0.01), fold, records, in_columns=True)
+    assert [one["start"] for one in results] == [10, 20]
+    assert letters == [{"key": 0, "start": 0, "end": 10, "state": (2,)}]
+
+
+def test_a_window_whose_close_fails_is_a_dead_letter_with_its_state() -> None:
+    def on_close(context: Any, state: list[int]) -> None:
+        raise ValueError("never")
+
+    flow = Flow("closes", bins=2)
+    keyed = flow.source(KafkaSource("in", time=field("at"))).key_by(lambda record: record["k"])
+    made = keyed.window("w", tumbling(0.01)).process(
+        list, lambda _, state, record: [*state, record["at"]], on_close
+    )
+    made.sink(KafkaSink("out"), "write")
+    with TestFlow(flow, partitions=1) as run:
+        run.feed("in", {"k": "a", "at": 3}, {"k": "a", "at": 4})
+        run.run()
+        (letter,) = run.dead_letters
+        assert letter.value == {"key": "a", "start": 0, "end": 10, "state": [3, 4]}
+
+
+@pytest.mark.parametrize("windows", [sliding(0.02), count(3)], ids=str)
+def test_other_windows_take_folds_over_columns_record_by_record(windows: Windows) -> None:
+    flow = Flow("others", bins=2)
+    keyed = flow.source(KafkaSource("in", time=field("at"))).key_by(lambda _: 0)
+    keyed.window("w", windows).fold(columns.mean("v")).sink(KafkaSink("out"), "write")
+    with TestFlow(flow, partitions=1) as run:
+        run.feed("in", *({"at": at, "v": at} for at in (10, 20, 30)))
+        run.run()
+        results: list[Any] = run.values("out")
+        assert results[-1]["value"] == (25.0 if windows == sliding(0.02) else 20.0)
+
+
+def windowed(windows: Windows) -> Any:
+    keyed = Flow("wrong").source(KafkaSource("in")).key_by(lambda record: record["k"])
+    return keyed.window("w", windows)
+
+
+@pytest.mark.parametrize(
+    ("define", "cause"),
+    [
+        (lambda: windowed(session(1)).fold(SPREAD), "cannot merge"),
+        (lambda: windowed(tumbling(1)).fold(columns.count(), int), "another step or merge"),
+        (lambda: windowed(tumbling(1)).fold(int), "an init and a step"),
+        (lambda: columns.quantiles(1.5), "fractions"),
+        (lambda: columns.quantiles(), "fractions"),
+    ],
+)  # fmt: skip
+def test_folds_that_cannot_work_are_refused(define: Any, cause: str) -> None:
+    with pytest.raises(SetupError, match=cause):
+        define()
+
+
+def test_states_show_the_window_and_the_key() -> None:
+    flow = Flow("shown", bins=2)
+    keyed = flow.source(KafkaSource("in", time=field("at"))).key_by(lambda record: record["k"])
+    keyed.window("w", tumbling(0.01)).fold(columns.count()).sink(KafkaSink("out"), "write")
+    keyed.window("s", session(0.01)).fold(columns.count()).sink(KafkaSink("out"), "write s")
+    with TestFlow(flow, partitions=1) as run:
+        run.feed("in", {"k": "a", "at": 13}, {"k": "a", "at": 14})
+        while not (run.states("w") and run.states("s")):
+            run.act()
+        assert run.states("w") in ({(10, "a"): 1}, {(10, "a"): 2})
+        ((key, (start, *_)),) = run.states("s").items()
+        assert (key, start) == ((0, "a"), 13)
