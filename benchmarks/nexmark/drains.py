@@ -15,6 +15,7 @@ from benchmarks.nexmark import topics
 from benchmarks.nexmark.flink import Flink
 from benchmarks.nexmark.queries import QUERIES
 from benchmarks.nexmark.topics import Filled
+from benchmarks.open_loop import Lost
 from benchmarks.running import PARTITIONS, SETTINGS
 
 FLOW = Path(__file__).with_name("flow.py")
@@ -55,10 +56,18 @@ def flink(
         return _rate(bootstrap, sink, filled, query, job.began, check)
 
 
+def warm(flink: Flink, bootstrap: str, filled: Filled, query: str) -> None:
+    """Have Flink's JVM compile what a query runs often."""
+    with load.topic(bootstrap, "flink", PARTITIONS) as sink:
+        flink.run(query, bootstrap, filled.prefix, sink, WINDOWS, bounded=True).ended()
+
+
 def _rate(
     bootstrap: str, topic: str, filled: Filled, query: str, began: float, check: Check
 ) -> float:
     seconds = topics.results(bootstrap, topic).last / 1000 - began
     if fault := check(query, topic):
         raise WrongResultsError(f"{query}: {fault}")
+    if seconds <= 0:
+        raise Lost(f"{query}: all results came before all tasks ran: drain more events")
     return filled.read_by(QUERIES[query].reads) / seconds

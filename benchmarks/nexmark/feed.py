@@ -9,8 +9,9 @@ from __future__ import annotations
 import multiprocessing
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from heapq import merge
-from itertools import count, repeat
+from itertools import cycle, repeat
 
 from confluent_kafka import Producer
 
@@ -18,44 +19,42 @@ from benchmarks.nexmark.events import TOPICS, Generator
 from benchmarks.running import PARTITIONS
 
 TICK = 0.001
-AHEAD = 3.0
-"""Seconds in which a sender starts and makes its events."""
+AHEAD = 2.0
+"""Seconds in which a sender makes its events."""
 
 
 def feed(bootstrap: str, prefix: str, rate: int, seconds: float) -> int:
     """Send events at a rate; return when the first was due, in milliseconds since 1970."""
-    began = round(1000 * (time.time() + AHEAD))
-    words = bootstrap, prefix, Generator(rate, began), round(rate * seconds)
-    sender = multiprocessing.get_context("spawn").Process(target=_send, args=words)
-    sender.start()
-    sender.join()
-    assert sender.exitcode == 0, "the sender has failed"
-    return began
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_send, bootstrap, prefix, rate, seconds).result()
 
 
-def _send(bootstrap: str, prefix: str, generator: Generator, events: int) -> None:
+def _send(bootstrap: str, prefix: str, rate: int, seconds: float) -> int:
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
     for topic in TOPICS:
         producer.list_topics(prefix + topic, timeout=10)
-    for due, topic, partition, value in [*_events(generator, prefix, events)]:
+    began = round(1000 * (time.time() + AHEAD))
+    events = [*_events(Generator(rate, began), prefix, round(rate * seconds))]
+    assert 1000 * time.time() < began, "the events were not made in time"
+    for due, topic, partition, value in events:
         while (ahead := due / 1000 - time.time()) > 0:
             producer.poll(0)
             time.sleep(min(ahead, TICK))
         producer.produce(topic, value, partition=partition, timestamp=due)
     left = producer.flush(30)
     assert not left, f"{left} events were not sent"
+    return began
 
 
 def _events(
     generator: Generator, prefix: str, events: int
 ) -> Iterator[tuple[int, str, int, bytes]]:
     """Yield the times, topics, partitions and values of events in the order of time."""
-    numbers = {topic: count() for topic in TOPICS}
+    turns = {topic: cycle(range(PARTITIONS)) for topic in TOPICS}
     for block in generator.blocks(events):
         parts = (
-            zip(block.times[topic].tolist(), repeat(prefix + topic),
-                (next(numbers[topic]) % PARTITIONS for _ in repeat(None)), block.values[topic],
-                strict=False)
+            zip(block.times[topic].tolist(), repeat(prefix + topic), turns[topic],
+                block.values[topic], strict=False)
             for topic in TOPICS
         )  # fmt: skip
         yield from merge(*parts, key=lambda event: event[0])

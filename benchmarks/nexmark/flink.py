@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 from urllib.request import urlopen
 
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
@@ -77,7 +77,8 @@ class Flink:
         for statement in tables:
             environment.executeSql(statement)
         client = environment.executeSql(insert).getJobClient().get()
-        _await_tasks(f"http://{HOST}:{port}/jobs/{client.getJobID().toString()}")
+        ended = client.getJobExecutionResult()
+        _await_tasks(f"http://{HOST}:{port}/jobs/{client.getJobID().toString()}", ended.isDone)
         return Job(time.time(), client)
 
     def _environment(self, port: int, settings: dict[str, str]) -> Any:  # noqa: ANN401 - of Java
@@ -118,14 +119,13 @@ def running(log: Path = Path(os.devnull)) -> Iterator[Flink]:
                 gateway.java_process.wait()
 
 
-def _await_tasks(job: str) -> None:
-    deadline = time.monotonic() + WITHIN
-    while True:
-        try:
-            with urlopen(job) as answer:
-                tasks = json.load(answer)["vertices"]
-        except URLError:
-            tasks = []
+def _await_tasks(job: str, ended: Callable[[], bool]) -> None:
+    """Return once all tasks of a job run, or it has ended."""
+    deadline, tasks = time.monotonic() + WITHIN, []
+    while not ended():
+        # The interface comes after the job, and goes before its end is told.
+        with suppress(OSError, HTTPException), urlopen(job) as answer:
+            tasks = json.load(answer)["vertices"]
         if tasks and all(task["status"] in {"RUNNING", "FINISHED"} for task in tasks):
             return
         assert time.monotonic() < deadline, f"its tasks do not run: {tasks}"

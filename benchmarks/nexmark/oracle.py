@@ -7,6 +7,7 @@ as engines may give others before.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -94,10 +95,10 @@ def faults(
 @contextmanager
 def session() -> Iterator[SparkSession]:
     """A session of Spark for the block."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(f"local[{WORKERS}]").appName("nexmark")
     for name, value in {
         "spark.ui.enabled": "false", "spark.driver.memory": "4g",
-        "spark.pyspark.python": sys.executable,
         "spark.sql.shuffle.partitions": str(WORKERS), "spark.ui.showConsoleProgress": "false",
     }.items():  # fmt: skip
         builder = builder.config(name, value)

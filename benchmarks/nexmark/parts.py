@@ -95,7 +95,7 @@ def drained(houses: Houses, run: int, query: str) -> Found:
     check = drains.unchecked if run else houses.checks[filled.prefix]
     found = {"meander_per_s": drains.meander(houses.bootstrap, filled, query, check)}
     if query in SQL:
-        drains.flink(houses.flink, houses.bootstrap, few, query)
+        drains.warm(houses.flink, houses.bootstrap, few, query)
         found["flink_per_s"] = drains.flink(houses.flink, houses.bootstrap, filled, query, check)
     return Found(figures=found)
 
