@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from benchmarks.counting import asked, key_of
 from meander import Flow, KafkaSink, KafkaSource, columns, hopping, session, tumbling
+from meander.dataflow.windows.window import Windows
 
 flow = Flow("bench")
 keyed = flow.source(KafkaSource(asked("SOURCE", "in"), value="bytes")).key_by(key_of)
 seconds = float(asked("SECONDS", "30"))
-windows = {
+windows: dict[str, Windows] = {
     "tumbling": tumbling(seconds), "hopping": hopping(seconds, every=seconds / 5),
     "session": session(seconds),
 }  # fmt: skip

@@ -19,7 +19,7 @@ from meander.dataflow.logic.changeable import ChangeableLogic
 from meander.dataflow.operators.async_map import CoroutineFunction, ResultOrder
 from meander.dataflow.operators.collection.row_type import INTEGERS, RowType
 from meander.dataflow.operators.custom import BuildOperator
-from meander.dataflow.operators.keyed.columns import ColumnFold
+from meander.dataflow.operators.keyed.column_fold import ColumnFold
 from meander.dataflow.operators.keyed.context import OnTimer, OnValue
 from meander.dataflow.operators.keyed.expiry import Expiry
 from meander.dataflow.operators.keyed.operator import Order

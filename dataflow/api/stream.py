@@ -40,7 +40,7 @@ from meander.dataflow.interfaces import SinkSpec
 from meander.dataflow.logic.changeable import ChangeableLogic
 from meander.dataflow.operators.async_map import CoroutineFunction, ResultOrder
 from meander.dataflow.operators.collection.row_type import RowType
-from meander.dataflow.operators.keyed.columns import ColumnFold
+from meander.dataflow.operators.keyed.column_fold import ColumnFold
 from meander.dataflow.operators.keyed.context import Context, OnTimer, OnValue
 from meander.dataflow.operators.keyed.expiry import Expiry, Refresh, expiry_of
 from meander.dataflow.operators.keyed.operator import Order

@@ -41,7 +41,7 @@ from meander.dataflow.graph.graph import ROOT
 from meander.dataflow.joins.interval import IntervalJoin
 from meander.dataflow.logic.changeable import ChangeableLogic
 from meander.dataflow.operators.async_map import ResultOrder
-from meander.dataflow.operators.keyed.columns import ColumnFold
+from meander.dataflow.operators.keyed.column_fold import ColumnFold
 from meander.dataflow.operators.keyed.operator import Order
 from meander.dataflow.operators.retries import Fallback, OnError, Retry
 from meander.dataflow.tables.row_functions import RowFunction

@@ -15,7 +15,7 @@ from typing_extensions import TypeVar
 from meander.dataflow.api.builder import Definition
 from meander.dataflow.api.nodes import Output, ProcessLogic
 from meander.dataflow.api.stream import KeyedOptions, KeyedStream, ProcessedStream
-from meander.dataflow.operators.keyed.columns import ColumnFold
+from meander.dataflow.operators.keyed.column_fold import ColumnFold
 from meander.dataflow.operators.retries import OnError
 from meander.dataflow.records.extra_columns import EVENT_MS
 from meander.dataflow.windows.aggregation import (
@@ -40,6 +40,7 @@ from meander.dataflow.windows.sliding import SlidingWindows
 from meander.dataflow.windows.top import Top, WindowTop, part_of, window_of
 from meander.dataflow.windows.window import Counts, Hopping, Sessions, Sliding, Windows, described
 from meander.schemas.errors import SetupError
+from meander.schemas.option_values import checked_whole
 from meander.state.encoding.codec import PLAIN, PlainCodec
 
 T = TypeVar("T")
@@ -248,8 +249,7 @@ class WindowResults(ProcessedStream[K, WindowResult[K, V]], Generic[K, V]):
         >>> counts.top(10).sink(KafkaSink("top-pages"))
         """
         name = self._at.node.name
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise SetupError(f"operator {name!r}", f"its top is {n!r}", "give 1 result or more")
+        checked_whole(f"operator {name!r}", "top", n, 1, unit="results")
         if not (by is None or isinstance(by, str) or callable(by)):
             raise SetupError(f"operator {name!r}", f"its top is by {by!r}",
                              "give a function of a result or a field of its value")  # fmt: skip

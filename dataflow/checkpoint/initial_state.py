@@ -14,7 +14,7 @@ from typing import cast
 from meander.dataflow.api.nodes import FoldLogic, KeyedNode, ProcessLogic, TableJoinLogic
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.operators.error_policy import describe, failure
-from meander.dataflow.operators.keyed.columns import ColumnFold
+from meander.dataflow.operators.keyed.column_fold import ColumnFold
 from meander.dataflow.operators.keyed.logic import LARGEST, StateTooLargeError
 from meander.dataflow.operators.stateless import KeyTooLargeError
 from meander.schemas.errors import MeanderError, SetupError

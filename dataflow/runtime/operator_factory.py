@@ -80,8 +80,8 @@ from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.custom import OperatorServices, ReadArrangement
 from meander.dataflow.operators.error_policy import Guard, SinkDeadLetters
 from meander.dataflow.operators.exchange import Exchange
+from meander.dataflow.operators.keyed.column_fold import ColumnFold
 from meander.dataflow.operators.keyed.columnar import Columnar
-from meander.dataflow.operators.keyed.columns import ColumnFold
 from meander.dataflow.operators.keyed.logic import (
     ExpiringFold,
     Fold,

@@ -32,11 +32,12 @@ from meander.dataflow.api.nodes import (
 )
 from meander.dataflow.joins.interval import IntervalJoin
 from meander.dataflow.operators.async_map import CoroutineFunction
-from meander.dataflow.operators.keyed.columns import Column, Columns, ColumnStep
+from meander.dataflow.operators.keyed.column_fold import ColumnStep
 from meander.dataflow.operators.stateless import Filter, FlatMap, Inspect, KeyBy, Map, Step
 from meander.dataflow.simulation.simulator import Command
 from meander.dataflow.windows.columnar import ColumnarWindows
 from meander.schemas.errors import SetupError
+from meander.state.encoding.columns import Column, Columns
 
 P = ParamSpec("P")
 T = TypeVar("T")

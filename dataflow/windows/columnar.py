@@ -16,7 +16,7 @@ import numpy as np
 from meander.dataflow.operators.buffer.rows import NO_ROWS
 from meander.dataflow.operators.error_policy import Guard, failure
 from meander.dataflow.operators.keyed.callbacks import Call, Calls
-from meander.dataflow.operators.keyed.columns import ColumnFold
+from meander.dataflow.operators.keyed.column_fold import ColumnFold
 from meander.dataflow.operators.stateless import INDEX_LIMIT, TooManyLevelsError, append_index
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.dataflow.records.extra_columns import EVENT_MS

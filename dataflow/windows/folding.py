@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from meander.dataflow.operators.keyed.column_fold import ColumnFold
 from meander.dataflow.operators.keyed.columnar import passes
-from meander.dataflow.operators.keyed.columns import ColumnFold
 from meander.dataflow.records.batch import Int64s
 from meander.state.encoding.columns import Column, Columns, column_of, fit_column
 

@@ -19,7 +19,7 @@ import numpy as np
 from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.operators.error_policy import Guard, failure
 from meander.dataflow.operators.keyed.callbacks import CallKind, Calls
-from meander.dataflow.operators.keyed.columns import ColumnFold
+from meander.dataflow.operators.keyed.column_fold import ColumnFold
 from meander.dataflow.operators.keyed.logic import Applied, Sealing
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.dataflow.records.extra_columns import EVENT_MS

@@ -15,6 +15,7 @@ from typing import Any, Final, TypedDict
 import xxhash
 
 from meander.dataflow.operators.keyed.context import Context
+from meander.dataflow.windows.aggregation import WindowResult
 from meander.state.encoding import codec
 
 PARTS: Final = 16
@@ -35,13 +36,13 @@ class WindowTop(TypedDict):
     """The results of the window, the greatest first."""
 
 
-def part_of(result: dict[str, Any]) -> tuple[int, int, int]:
+def part_of(result: WindowResult) -> tuple[int, int, int]:
     """Return the window of a result, and the part of its key."""
     part = xxhash.xxh3_64_intdigest(codec.encode_key(result["key"])) % PARTS
     return result["start"], result["end"], part
 
 
-def window_of(result: dict[str, Any]) -> tuple[int, int]:
+def window_of(result: WindowResult | WindowTop) -> tuple[int, int]:
     """Return the window of a result."""
     return result["start"], result["end"]
 

@@ -18,7 +18,7 @@ import meander
 import meander.testing
 from meander.dataflow.api.extensible import Extensible
 from meander.dataflow.api.joined import Joinable
-from meander.dataflow.operators.keyed.columns import ColumnFold
+from meander.dataflow.operators.keyed.column_fold import ColumnFold
 from tests.support.doc_blocks import ROOT
 
 PAGE = ROOT / "docs" / "reference" / "api.md"

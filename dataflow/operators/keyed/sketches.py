@@ -16,11 +16,12 @@ import numpy as np
 import xxhash
 from datasketches import hll_sketch, hll_union, tdigest_double, tgt_hll_type
 
-from meander.dataflow.operators.keyed.columns import Column, ColumnFold, Columns
+from meander.dataflow.operators.keyed.column_fold import ColumnFold
 from meander.dataflow.records.batch import Int64s
 from meander.schemas.errors import SetupError
+from meander.schemas.option_values import is_number
 from meander.state.encoding import codec
-from meander.state.encoding.columns import column_of
+from meander.state.encoding.columns import Column, Columns, column_of
 
 LOG_REGISTERS: Final = 12
 """The binary logarithm of the registers of a distinct count."""
@@ -72,7 +73,7 @@ def quantile_fold(fractions: Sequence[float], of: str | None) -> ColumnFold:
 
 
 def _is_fraction(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+    return is_number(value) and 0 <= value <= 1
 
 
 def _each_group(

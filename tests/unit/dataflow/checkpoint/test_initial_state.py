@@ -13,7 +13,7 @@ from meander import Flow, columns
 from meander.connectors.kafka.source.values import plain
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.initial_state import InitialStates
-from meander.dataflow.operators.keyed.columns import ColumnFold
+from meander.dataflow.operators.keyed.column_fold import ColumnFold
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import Join
 from meander.schemas.errors import SetupError

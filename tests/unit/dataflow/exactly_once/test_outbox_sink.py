@@ -17,7 +17,7 @@ from meander.dataflow.checkpoint.restore_plan import without_sent_results
 from meander.dataflow.control.decisions import StartDecision
 from meander.dataflow.exactly_once.commit_history import History
 from meander.dataflow.exactly_once.commit_markers import CommitMarker
-from meander.dataflow.operators.keyed.columns import ColumnFold
+from meander.dataflow.operators.keyed.column_fold import ColumnFold
 from meander.dataflow.simulation import transactions
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import Leave, TakeCheckpoint

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from meander import Flow, KafkaSink, KafkaSource
-from meander.dataflow.operators.keyed.columns import ColumnFold
+from meander.dataflow.operators.keyed.column_fold import ColumnFold
 from meander.dataflow.operators.keyed.logic import LARGEST
 from meander.dataflow.operators.retries import OnError
 from meander.dataflow.operators.source.operator import MAX_ROWS

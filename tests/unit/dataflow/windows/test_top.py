@@ -23,7 +23,7 @@ def flow_of(n: int, by: Any = None) -> Flow:
 @pytest.mark.parametrize("seed", range(3))
 def test_the_top_equals_that_of_all_results(seed: int) -> None:
     rng = random.Random(seed)
-    records = [{"k": f"k{rng.randrange(40)}", "at": n // 3} for n in range(300)]
+    records: list[Any] = [{"k": f"k{rng.randrange(40)}", "at": n // 3} for n in range(300)]
     with TestFlow(flow_of(3), seed=seed) as run:
         run.feed("in", *records)
         run.run()
@@ -43,6 +43,7 @@ def test_a_function_of_results_may_rank_them() -> None:
     with TestFlow(flow_of(1, lambda result: result["key"])) as run:
         run.feed("in", {"k": "a", "at": 1}, {"k": "b", "at": 2}, {"k": "a", "at": 3})
         run.run()
+        result: Any
         (result,) = run.values("out")
         assert [one["key"] for one in result["value"]] == ["b"]
 

@@ -20,8 +20,8 @@ from meander.dataflow.control.command import MoveBins
 from meander.dataflow.keepalive import Keepalive
 from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.operators.error_policy import Guard
+from meander.dataflow.operators.keyed.column_fold import ColumnFold, ColumnStep
 from meander.dataflow.operators.keyed.columnar import Columnar
-from meander.dataflow.operators.keyed.columns import ColumnFold
 from meander.dataflow.operators.keyed.logic import Sealing
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.schemas.errors import MeanderError, SetupError
@@ -241,7 +241,7 @@ def test_a_sum_of_integers_that_leaves_int64_is_an_error_and_not_a_wrong_number(
 # -- a user's own column step
 
 
-def own(step: columns.ColumnStep) -> ColumnFold:
+def own(step: ColumnStep) -> ColumnFold:
     return ColumnFold((0,), step, ("int64",), "int64")
 
 
@@ -294,7 +294,7 @@ def test_a_worker_is_heard_of_before_each_call_of_a_column_step() -> None:
         lambda states, values: None,
     ],
 )
-def test_a_step_that_returns_nonsense_changes_no_state(step: columns.ColumnStep) -> None:
+def test_a_step_that_returns_nonsense_changes_no_state(step: ColumnStep) -> None:
     """I4."""
     results, states, dead = run(own(step), [[(0, 1), (1, 2)]])
     assert (len(results) + len(dead.letters), len(states)) == (2, len(results))

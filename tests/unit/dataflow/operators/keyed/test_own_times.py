@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from meander import Flow, KafkaSink, KafkaSource
-from meander.dataflow.operators.keyed.columns import ColumnFold
+from meander.dataflow.operators.keyed.column_fold import ColumnFold
 from meander.schemas.errors import SetupError
 from meander.testing import TestFlow
 
