@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from meander.dataflow.api.flow import Flow
     from meander.dataflow.api.in_process import InProcessResult
     from meander.dataflow.api.stream import KeyedStream, ProcessedStream, Stream
-    from meander.dataflow.api.windowed import WindowedStream
+    from meander.dataflow.api.windowed import WindowedStream, WindowResults
     from meander.dataflow.collections.reduce import Groups
     from meander.dataflow.control.resources import Resources
     from meander.dataflow.execution_plan.difference import difference
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from meander.dataflow.policies.skew import SkewBalancer
     from meander.dataflow.policies.threshold import ThresholdAutoscaler
     from meander.dataflow.windows.aggregation import WindowContext, WindowResult
+    from meander.dataflow.windows.top import WindowTop
     from meander.dataflow.windows.window import Window, count, hopping, session, sliding, tumbling
     from meander.schemas.errors import MeanderError, SetupError
     from meander.state.encoding.object_column import ObjectColumn
@@ -80,9 +81,10 @@ __all__ = [
     "PacedMigration", "PartitionLoad", "PartitionReader", "Pattern", "Policy", "ProcessedStream",
     "Record", "Registry", "Resources", "Retry", "SetupError", "Sink", "SinkPart", "SinkRecord",
     "SkewBalancer", "Source", "SourceOptions", "SourceRecord", "Stream", "ThresholdAutoscaler",
-    "UnreadableRecord", "Window", "WindowContext", "WindowResult", "WindowedStream", "WorkerLoad",
-    "bootstrap", "columns", "count", "csv", "difference", "field", "flow_control", "header",
-    "hopping", "nondeterministic", "pattern", "resized", "session", "sliding", "tumbling", "typed",
+    "UnreadableRecord", "Window", "WindowContext", "WindowResult", "WindowResults", "WindowTop",
+    "WindowedStream", "WorkerLoad", "bootstrap", "columns", "count", "csv", "difference", "field",
+    "flow_control", "header", "hopping", "nondeterministic", "pattern", "resized", "session",
+    "sliding", "tumbling", "typed",
 ]  # fmt: skip
 
 _MODULES = {
@@ -110,7 +112,7 @@ _MODULES = {
     "dataflow.api.flow": ["Flow"],
     "dataflow.api.in_process": ["InProcessResult"],
     "dataflow.api.stream": ["KeyedStream", "ProcessedStream", "Stream"],
-    "dataflow.api.windowed": ["WindowedStream"],
+    "dataflow.api.windowed": ["WindowResults", "WindowedStream"],
     "dataflow.collections.reduce": ["Groups"],
     "dataflow.control.resources": ["Resources"],
     "dataflow.execution_plan.difference": ["difference"],
@@ -138,6 +140,7 @@ _MODULES = {
     "dataflow.policies.skew": ["SkewBalancer"],
     "dataflow.policies.threshold": ["ThresholdAutoscaler"],
     "dataflow.windows.aggregation": ["WindowContext", "WindowResult"],
+    "dataflow.windows.top": ["WindowTop"],
     "dataflow.windows.window": ["Window", "count", "hopping", "session", "sliding", "tumbling"],
     "schemas.errors": ["MeanderError", "SetupError"],
     "state.encoding.object_column": ["ObjectColumn"],

@@ -6,13 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from meander import Flow
+from meander import Flow, columns, hopping, session, tumbling
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.compatibility import expect_fits, renumbered, restorable_parts
 from meander.dataflow.control.decisions import StartDecision
+from meander.dataflow.operators.keyed.columns import ColumnFold
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
+from meander.dataflow.windows.window import Windows
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.checkpoint.checkpoint import Checkpoint, Cut, Notification, Piece, Position
+from meander.state.encoding.codec import definition_of
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin, ExecutionId, LayerId, WorkerId
 from meander.state.layers.manifest import Description, LayerPointer, Manifest
@@ -196,3 +199,59 @@ def test_an_operator_may_not_lose_its_time_to_live() -> None:
     ) as raised:
         expect_fits(restorable("msgpack+ttl"), plan("n"))
     assert "a ttl where the name ends with '+ttl'" in str(raised.value)
+
+
+def windowed(windows: Windows, fold: ColumnFold | None) -> Plan:
+    flow = Flow("words", bins=1)
+    keyed = flow.source(ListSource([[(1, "a")]])).key_by(lambda word: word)
+    made = keyed.window("n", windows)
+    results = made.fold(fold) if fold is not None else made.fold(int, lambda n, _: n + 1)
+    results.sink(ListSink())
+    return Plan(flow)
+
+
+def codec_of(plan: Plan) -> str:
+    (node,) = plan.keyed
+    return node.codec_name
+
+
+BEFORE = tumbling(60, late=10)
+
+
+@pytest.mark.parametrize(
+    ("windows", "fold"),
+    [
+        (tumbling(30, late=10), columns.count()), (tumbling(60), columns.count()),
+        (tumbling(60, late=10, offset=5), columns.count()), (session(60), columns.count()),
+        (hopping(60, every=30, late=10), columns.count()), (BEFORE, columns.sum()),
+        (BEFORE, columns.max()), (BEFORE, None),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_changed_windows_are_refused_with_both_definitions(
+    windows: Windows, fold: ColumnFold | None
+) -> None:
+    before, after = windowed(BEFORE, columns.count()), windowed(windows, fold)
+    found = replace(
+        checkpoint(manifest("n", codec_of(before)), bins=1),
+        cut=Cut(members=(ONE,), owners=(ONE, ONE)),
+        space=after.flow.space,
+    )
+    expect_fits(found, before)
+    with pytest.raises(SetupError) as raised:
+        expect_fits(found, after)
+    said = str(raised.value)
+    had, has = (definition_of(codec_of(plan)) for plan in (before, after))
+    assert had == "tumbling(60, late=10) with count() in columns"
+    assert f"operator 'n' had {had}, and now has {has}" in said
+    assert "give its windows another name" in said
+
+
+def test_windows_in_place_of_another_operator_are_refused() -> None:
+    after = windowed(BEFORE, columns.count())
+    found = replace(
+        checkpoint(manifest("n"), bins=1), cut=Cut(members=(ONE,), owners=(ONE, ONE)),
+        space=after.flow.space,
+    )  # fmt: skip
+    with pytest.raises(SetupError, match="operator 'n' had no windows, and now has tumbling"):
+        expect_fits(found, after)
