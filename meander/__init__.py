@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from meander.dataflow.api.in_process import InProcessResult
     from meander.dataflow.api.stream import KeyedStream, ProcessedStream, Stream
     from meander.dataflow.api.table import Table
-    from meander.dataflow.api.windowed import WindowedStream
+    from meander.dataflow.api.windowed import WindowedStream, WindowResults
     from meander.dataflow.collections.reduce import Groups
     from meander.dataflow.control.resources import Resources
     from meander.dataflow.execution_plan.difference import difference
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from meander.dataflow.policies.threshold import ThresholdAutoscaler
     from meander.dataflow.tables.changes import TableChange
     from meander.dataflow.windows.aggregation import WindowContext, WindowResult
+    from meander.dataflow.windows.top import WindowTop
     from meander.dataflow.windows.window import Window, count, hopping, session, sliding, tumbling
     from meander.schemas.errors import MeanderError, SetupError
     from meander.state.encoding.object_column import ObjectColumn
@@ -83,6 +84,7 @@ __all__ = [
     "Record", "Registry", "Resources", "Retry", "SetupError", "Sink", "SinkPart", "SinkRecord",
     "SkewBalancer", "Source", "SourceOptions", "SourceRecord", "Stream", "Table", "TableChange",
     "ThresholdAutoscaler", "UnreadableRecord", "Window", "WindowContext", "WindowResult",
+    "WindowResults", "WindowTop",
     "WindowedStream", "WorkerLoad", "bootstrap", "columns", "count", "csv", "difference", "field",
     "flow_control", "header", "hopping", "nondeterministic", "pattern", "resized", "session",
     "sliding", "tumbling", "typed",
@@ -114,7 +116,7 @@ _MODULES = {
     "dataflow.api.in_process": ["InProcessResult"],
     "dataflow.api.stream": ["KeyedStream", "ProcessedStream", "Stream"],
     "dataflow.api.table": ["Table"],
-    "dataflow.api.windowed": ["WindowedStream"],
+    "dataflow.api.windowed": ["WindowResults", "WindowedStream"],
     "dataflow.collections.reduce": ["Groups"],
     "dataflow.control.resources": ["Resources"],
     "dataflow.execution_plan.difference": ["difference"],
@@ -143,6 +145,7 @@ _MODULES = {
     "dataflow.policies.threshold": ["ThresholdAutoscaler"],
     "dataflow.tables.changes": ["TableChange"],
     "dataflow.windows.aggregation": ["WindowContext", "WindowResult"],
+    "dataflow.windows.top": ["WindowTop"],
     "dataflow.windows.window": ["Window", "count", "hopping", "session", "sliding", "tumbling"],
     "schemas.errors": ["MeanderError", "SetupError"],
     "state.encoding.object_column": ["ObjectColumn"],

@@ -10,9 +10,11 @@ import pytest
 
 from meander.dataflow.operators.keyed.context import Context
 from meander.dataflow.windows.logic import Emission, Row, TimedWindows
+from meander.dataflow.windows.open_sessions import OpenSessions
+from meander.dataflow.windows.session_columns import SessionColumns
 from meander.dataflow.windows.sliding import SlidingWindows
 from meander.dataflow.windows.window import Sessions, Window
-from meander.state.store.store import Databases
+from meander.state.store.store import Databases, Store
 from tests.support.property.case_run import run_of
 from tests.support.property.cases import (
     Case,
@@ -76,6 +78,14 @@ def _now(self: Emission, now_ms: int, close_ms: int) -> int:
     return min(close_ms, now_ms + self.every_ms)
 
 
+def _in_memory(self: Store, bin: int, prefix: bytes) -> list[bytes]:
+    return [key for key in self._table.bins.get(bin, ()) if key.startswith(prefix)]
+
+
+def _stays(*_: object) -> None:
+    """Do nothing."""
+
+
 BUGS: dict[str, tuple[Any, str, Any]] = {
     "a window closes a millisecond early": (TimedWindows, "_close", _early),
     "a record counts at the very close": (TimedWindows, "_is_closed", _lenient),
@@ -85,10 +95,15 @@ BUGS: dict[str, tuple[Any, str, Any]] = {
     "records that no sliding window needs stay": (SlidingWindows, "_state", _kept),
     "of merged sessions one stays": (Sessions, "join", _first_alone),
     "results so far come by the time of the record": (Emission, "due", _now),
-}
+    "windows of columns on disk do not close": (Store, "keys_under", _in_memory),
+    "a closed session of columns stays": (OpenSessions, "forget", _stays),
+    "no session of columns gets a timer as its span begins": (SessionColumns, "_begin", _stays),
+}  # fmt: skip
 SHOWN = dict.fromkeys(BUGS, 0) | {
     "a window closes a millisecond early": 1, "of merged sessions one stays": 41,
     "results so far come by the time of the record": 1,
+    "windows of columns on disk do not close": 2, "a closed session of columns stays": 17,
+    "no session of columns gets a timer as its span begins": 17,
 }  # fmt: skip
 """The seeds that show them, as it is now."""
 

@@ -98,6 +98,25 @@ def test_a_record_that_fails_changes_no_window(windows: Windows) -> None:
     assert {"x", True} <= {letter["v"] for letter in found[2]}
 
 
+@pytest.mark.parametrize("fold", [*FOLDS[:3], *FOLDS[5:]], ids=lambda fold: fold.name)
+def test_a_record_between_sessions_merges_their_states(fold: ColumnFold) -> None:
+    # 28 merges the sessions of 20 and 35, then 10 this one with that of 0; 90 stays alone.
+    records = [{"k": 0, "at": at, "v": 100 - at} for at in (0, 20, 35, 90, 28, 10)]
+    windows = session(0.011, late=0.2)
+    found = ran(windows, fold, records, in_columns=True)
+    assert found == ran(windows, fold, records, in_columns=False)
+    assert [(one["start"], one["end"]) for one in found[0]] == [(0, 46), (90, 101)]
+    values = {"count": 5, "sum": 407, "mean": 81.4, "last": 90, "approx_distinct": 5}
+    assert values.get(fold.name, found[0][0]["value"]) == found[0][0]["value"]
+
+
+def test_a_late_session_closes_in_the_span_of_its_record() -> None:
+    records = [{"k": "b", "at": 82}, {"k": "a", "at": 5}]
+    results, late, _ = ran(session(0.08), columns.count(), records, in_columns=True)
+    assert [(one["key"], one["end"]) for one in results] == [("a", 85), ("b", 162)]
+    assert late == []
+
+
 def spread(states: Any, values: Any) -> Any:
     least, most = np.minimum(states[0], values), np.maximum(states[1], values)
     return (least, most), most - least
