@@ -449,8 +449,10 @@ class TestFlow:
         encoded = self.state().get(operator, {})
         operators = (worker.parts.operators.nodes[operator] for worker in self.workers)
         keyed = next(one for one in operators if isinstance(one, KeyedOperator))
-        states = {key: keyed.decode(state) for key, state in encoded.items()}
-        return KeyedStates(states, self._types)
+        # An open window's key has another form than `encode_key` gives.
+        keys = (codec.encode_key(codec.decode(key)) for key in encoded)
+        states = map(keyed.decode, encoded.values())
+        return KeyedStates(dict(zip(keys, states, strict=True)), self._types)
 
     def state(self) -> dict[str, dict[bytes, bytes]]:
         """Return all keyed state, encoded, without expired states. Raise AssertionError when two

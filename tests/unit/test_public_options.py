@@ -81,7 +81,8 @@ OTHERS = {
     "ArrangedCollection", "BinLoad", "Collection", "Context", "ExecutionPlan", "Groups",
     "InProcessResult", "KeyedStream", "Matches", "Metrics", "ObjectColumn", "OperatorLoad",
     "OperatorServices", "PartitionLoad", "Pattern", "ProcessedStream", "Record", "Stream", "Table",
-    "TableChange", "Window", "WindowContext", "WindowResult", "WindowedStream", "WorkerLoad",
+    "TableChange", "Window", "WindowContext", "WindowResult", "WindowResults", "WindowTop",
+    "WindowedStream", "WorkerLoad",
     # Base classes of a user's own classes, and the records of these.
     "ChangeableLogic", "PartitionReader", "Policy", "Sink", "SinkPart", "SinkRecord", "Source",
     "SourceRecord", "UnreadableRecord",
