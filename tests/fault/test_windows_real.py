@@ -34,6 +34,7 @@ def test_windows_and_joins_move_come_back_and_give_their_results_once(
         said(name, "visits", *words)
 
     visits.feed()
+    visits.feed()
     run = visits.run("--master", "local[4]", "--wait")
     with meander(tmp_path, broker.bootstrap, *run, "--workers", "2") as flow:
         flow.until_event("started")
@@ -64,4 +65,4 @@ def test_windows_and_joins_move_come_back_and_give_their_results_once(
         visits.until_answered(flow)
         kill(flow.process.pid, signal.SIGINT)
         assert flow.exit_code() == 128 + signal.SIGINT, flow.said
-    assert min(visits.check().values()) > 50
+    assert min(visits.check().values()) > 30

@@ -128,12 +128,13 @@ class WindowsFlow:
 
     @contextlib.contextmanager
     def load(self) -> Iterator[None]:
-        """Feed visits without a pause while the block lasts."""
+        """Feed some visits every now and then while the block lasts, which a busy machine stands:
+        each command waits for the records before its time."""
         over = threading.Event()
 
         def feed() -> None:
-            while not over.is_set():
-                self.feed(100)
+            while not over.wait(0.2):
+                self.feed(30)
 
         thread = threading.Thread(target=feed)
         thread.start()
