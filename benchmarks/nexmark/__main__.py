@@ -1,6 +1,6 @@
 """Measure Nexmark beside other engines: `python -m benchmarks.nexmark`, or some parts of it.
 
-Writes results/windows.json after each run, and at the end the pictures docs/nexmark-*.png and the
+Writes results/nexmark.json after each run, and at the end the pictures docs/nexmark-*.png and the
 tables in docs/benchmarks.md. The engines take turns. A smaller scale tries the benchmark: it prints
 what it finds, and leaves all files as they are.
 """
@@ -13,9 +13,9 @@ from typing import Annotated
 
 import typer
 
-from benchmarks import latency, tables
+from benchmarks import latency, report, tables
 from benchmarks.migration import some
-from benchmarks.nexmark import engines, outcome, plots, text
+from benchmarks.nexmark import engines, plots, text
 from benchmarks.nexmark.drains import WrongResultsError
 from benchmarks.nexmark.parts import (
     FULL,
@@ -29,9 +29,12 @@ from benchmarks.nexmark.parts import (
     plan,
 )
 from benchmarks.nexmark.queries import QUERIES
+from benchmarks.nexmark.wanted import figures
 from benchmarks.open_loop import Lost
 from benchmarks.outcome import Case, Outcome, Part
 from benchmarks.report import DOCS, broker_and_bar
+
+PATH = report.RESULTS / "nexmark.json"
 
 
 def main(
@@ -46,7 +49,7 @@ def main(
 ) -> None:
     """Measure all of it; takes about 25 minutes as it is. Nothing else should run."""
     scale, names = SMALL if small else FULL, some(only, TITLES)
-    found = Outcome() if small else outcome.load()
+    found = Outcome() if small else Outcome.load(PATH)
     planned = plan(scale)
     queries = some(query, QUERIES)
     if PYTHON in names:
@@ -69,7 +72,7 @@ def main(
                 bar.console.print(f"{name}: {measure(found.parts[name], case, run, ready, number)}")
                 bar.advance(bar.task_ids[0])
                 if not small:
-                    outcome.save(found)
+                    found.save(figures(found), PATH)
         publish(found, small=small)
         bar.console.print("\n".join(text.lines(found, [])), markup=False)
     if found.failures:

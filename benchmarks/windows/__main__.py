@@ -1,4 +1,4 @@
-"""Measure windows over columns beside a fold over columns: `python -m benchmarks.windows`.
+"""Measure windows and joins beside folds: `python -m benchmarks.windows`.
 
 Writes results/windows.json. What is compared takes turns, and each figure is the median of the
 ratios of the runs. A smaller scale tries the benchmark, and writes nothing.
@@ -17,7 +17,7 @@ import typer
 from benchmarks import report, running
 from benchmarks.report import Benchmark, Part
 from benchmarks.running import PARTITIONS
-from benchmarks.windows import backlog
+from benchmarks.windows import backlog, joins
 
 FLOW = Path(__file__).parent / "flow.py"
 RECORDS, SMALL = 4_000_000, 200_000
@@ -25,17 +25,22 @@ SECONDS = 30.0
 """The size of tumbling windows, and the gap of sessions."""
 PARTS = {"fold": "tumbling", "hopping": "hopping", "session": "session"}
 """The windows that each part compares with the fold."""
+JOIN = "join"
+"""The part that compares a join with a table with a fold of a Python function."""
+JOINED, JOINED_SMALL = 1_000_000, 100_000
 WINDOWS = Benchmark(
-    "windows", "Windows over columns",
-    at_least={"window_over_fold": 0.7, "session_over_fold": 0.4}, at_most={},
+    "windows", "Windows and joins",
+    at_least={"window_over_fold": 0.7, "session_over_fold": 0.4} | joins.AT_LEAST, at_most={},
     ratios={"window_over_fold": ("tumbling", "fold"), "session_over_fold": ("session", "fold"),
-            "hopping_over_fold": ("hopping", "fold")},
+            "hopping_over_fold": ("hopping", "fold"), **joins.RATIOS},
 )  # fmt: skip
 METHOD = (
     "{records:,} records of 100,000 keys, 10 a millisecond, that lie on a topic of 2 partitions, 2"
     " workers: records per second from all processes ready to the last result. fold: count over"
     " columns, one result per record; tumbling and session: the same count of windows of 30 s and"
     " of sessions with that gap, one result per window; hopping: windows of 30 s, each 6 s."
+    " plain_fold: a count by a Python function, over {joined:,} records; join: the same records"
+    " with the rows of a table of 100,000 keys; json_join: with rows of four fields."
     " Medians of {runs} runs, ratios run by run."
 )
 
@@ -58,32 +63,42 @@ def compared(bootstrap: str, windows: list[str], records: int) -> Mapping[str, f
 
 def main(
     only: Annotated[
-        list[str] | None, typer.Option(help=f"Some of {', '.join(PARTS)}; else all.")
+        list[str] | None, typer.Option(help=f"Some of {', '.join((*PARTS, JOIN))}; else all.")
     ] = None,
     small: Annotated[bool, typer.Option(help="Try the benchmark: little, and no file.")] = False,
     runs: Annotated[int, typer.Option(min=1, help="Of each part.")] = 3,
 ) -> None:
-    """Measure windows; takes about ten minutes as it is. Nothing else should run."""
-    unknown = {*(only or ())} - {*PARTS}
+    """Measure windows and joins; takes about 15 minutes as it is. Nothing else should run."""
+    names = only or [*PARTS, JOIN]
+    unknown = {*names} - {*PARTS, JOIN}
     if unknown:
         raise typer.BadParameter(f"there is no part {', '.join(sorted(unknown))}")
-    windows = [PARTS[part] for part in only or PARTS]
-    records = SMALL if small else RECORDS
-    method = METHOD.format(records=records, runs="{runs}")
+    windows = [PARTS[part] for part in names if part in PARTS]
+    records, joined = (SMALL, JOINED_SMALL) if small else (RECORDS, JOINED)
+    method = METHOD.format(records=records, joined=joined, runs="{runs}")
 
     def prepare(bootstrap: str) -> None:
-        backlog.fill(bootstrap, records, PARTITIONS)
-        # What has just started compiles itself.
-        drain(bootstrap, "none", records)
+        if windows:
+            backlog.fill(bootstrap, records, PARTITIONS)
+            # What has just started compiles itself.
+            drain(bootstrap, "none", records)
+        if JOIN in names:
+            joins.prepare(bootstrap, joined)
 
-    parts: list[Part] = [partial(compared, windows=windows, records=records)]
+    parts = list[Part]()
+    if windows:
+        parts.append(partial(compared, windows=windows, records=records))
+    if JOIN in names:
+        parts.append(partial(joins.drains, records=joined))
     if not small:
         report.measure(WINDOWS, method, prepare, parts, runs)
         return
     with report.broker_and_bar(len(parts)) as (bootstrap, bar):
         prepare(bootstrap)
-        for name, value in parts[0](bootstrap).items():
-            bar.console.print(f"{name}: {value:,.4g}")
+        for part in parts:
+            for name, value in part(bootstrap).items():
+                bar.console.print(f"{name}: {value:,.4g}")
+            bar.advance(bar.task_ids[0])
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from meander.dataflow.migration.migrator import Migrator
 from meander.dataflow.migration.partition_migrator import PartitionMigrator
 from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.operators.exchange import Exchange
-from meander.dataflow.operators.keyed.columnar import Columnar
+from meander.dataflow.operators.keyed import columnar
 from meander.dataflow.operators.keyed.incoming_bins import IncomingBins
 from meander.dataflow.operators.keyed.logic import Process
 from meander.dataflow.operators.keyed.operator import KeyedOperator
@@ -109,7 +109,7 @@ def _behind_a_slice(keyed: Any, frontier: Antichain, most: int) -> Any:
 
 _send = Outputs.send
 
-PLANTED: dict[str, tuple[type, str, Callable[..., Any], str]] = {
+PLANTED: dict[str, tuple[Any, str, Callable[..., Any], str]] = {
     "records do not wait for their bin": (
         IncomingBins,
         "stash",
@@ -129,7 +129,7 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any], str]] = {
         _never_frozen,
         f"{DIFFERS}|I2|I7|a name has one time",
     ),
-    "records are applied as they come": (Rows, "sorted", lambda self: self, DIFFERS),
+    "records are applied as they come": (Rows, "sorted", lambda self, *_: self, DIFFERS),
     "records are routed before commands are known": (
         Exchange,
         "_receive",
@@ -138,9 +138,9 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any], str]] = {
     ),
     "what a failing function has emitted stands": (Process, "_call", _half_done, DIFFERS),
     "a value that does not fit is lost": (
-        Columnar,
+        columnar,
         "_fits",
-        lambda self, batch, row: False,
+        lambda *_: False,
         f"{DIFFERS}|I5",
     ),
     "a move is folded in before it is decided": (Routing, "compact", _settle_early, "I7"),

@@ -253,7 +253,7 @@ def _in_a_process_of_its_own(hash_seed: str, given: str) -> list[str]:
     return ran.stdout.split()
 
 
-def _by_time_alone(rows: Rows) -> Rows:
+def _by_time_alone(rows: Rows, inputs_first: bool = False) -> Rows:
     """Records of one time stay as they came. A queue that is out of time would never empty."""
     return rows.take(np.argsort(rows.batch.times, kind="stable"))
 

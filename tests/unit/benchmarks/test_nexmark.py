@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import report
-from benchmarks.nexmark import outcome, parts, plots, text, tumbling, wanted
+from benchmarks.nexmark import parts, plots, text, tumbling, wanted
 from benchmarks.nexmark.events import AUCTIONS, BIDS, PERSONS, ROUND, TOPICS, Generator
 from benchmarks.nexmark.flink_queries import SQL, statements
 from benchmarks.nexmark.queries import QUERIES
@@ -262,17 +261,6 @@ def test_the_figure_over_flink_is_a_geometric_mean_by_run() -> None:
 
 def test_no_figure_over_flink_follows_from_some_queries() -> None:
     assert wanted.OVER_FLINK not in wanted.figures(outcome_of({"q0": (2.0, 1.0)}))
-
-
-def test_results_stay_beside_those_of_other_parts(tmp_path: Path) -> None:
-    path = tmp_path / "windows.json"
-    others = Outcome(parts={"sessions": Part(what="sessions")})
-    others.save(report.summary({"sessions_ms": [7.0]}), path)
-    outcome.save(outcome_of({"q0": (2.0, 1.0)}), path)
-    found = json.loads(path.read_bytes())
-    assert [*found["parts"]] == ["sessions", *parts.TITLES]
-    assert found["figures"]["sessions_ms"]["median"] == 7.0
-    assert found["figures"]["nexmark_q0_over_flink"]["median"] == 3.0
 
 
 def test_tables_and_pictures_show_all_parts(tmp_path: Path) -> None:
