@@ -86,9 +86,9 @@ def _first_alone(space: Any) -> Sequence[int]:
     return keys_of_bins(space)[:1]
 
 
-def _unrecorded(self: StateBatch) -> Any:
+def _unrecorded(self: StateBatch, first: int = 0) -> Any:
     """A change of a row does not count as one."""
-    return clean_rows(self) if self._writes is None else np.zeros(0, np.int64)
+    return clean_rows(self, first) if self._writes is None else np.zeros(0, np.int64)
 
 
 BUGS: dict[str, tuple[Any, str, Any]] = {
