@@ -44,9 +44,8 @@ bench-flow-control: venv ## measure flow control of a part beside other ways (BE
 bench-control: java ## measure changes of the plan of a running flow (BENCH="--small" for less)
 	@$(BIN)/python -m benchmarks.control $(BENCH)
 
-bench-windows: java ## measure windows, joins and Nexmark (BENCH="--small" for less)
+bench-windows: java ## measure windows and joins beside folds (BENCH="--small" for less)
 	@$(BIN)/python -m benchmarks.windows $(BENCH)
-	@$(BIN)/python -m benchmarks.nexmark $(BENCH)
 
 test: java ## run all tests, with one real broker
 	@$(BIN)/pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 \

@@ -90,7 +90,7 @@ class DS2Autoscaler(Policy):
             return bounded
         targets = self._targets(metrics)
         need = None if targets is None else active_workers(metrics, targets)
-        if targets is None or need is None:
+        if targets is None or need is None or not math.isfinite(need):
             return None
         self._note(metrics.now, need)
         self.why = f"{sum(targets.values()):.0f} records/s keep {need:.2f} workers active"

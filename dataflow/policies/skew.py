@@ -68,7 +68,7 @@ class SkewBalancer(Policy):
         fair = total / len(before)
         if cooling_down(metrics, self.cool_down) or len(before) < 2:
             return None
-        if total < self.min_records or not total or before[busiest] <= self.tolerance * fair:
+        if total < self.min_records or not fair or before[busiest] <= self.tolerance * fair:
             return None
         balance = _Balance.of(metrics, plan)
         hot = balance.isolate(fair) if self.isolate else []

@@ -109,6 +109,11 @@ def test_without_enough_records_nothing_moves(seen: Metrics) -> None:
     assert SkewBalancer().decide(seen, plan_of(4, bins=8)) is None
 
 
+def test_records_too_few_for_a_share_move_nothing() -> None:
+    seen = metrics(5e-324, *[0.0] * 7)
+    assert SkewBalancer(min_records=0.0).decide(seen, plan_of(4, bins=8)) is None
+
+
 def test_one_worker_and_a_change_just_now_move_nothing() -> None:
     hot = [1000.0, *[0.0] * 7]
     assert SkewBalancer().decide(metrics(*hot), plan_of(1, bins=8)) is None
