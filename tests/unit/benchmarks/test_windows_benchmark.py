@@ -9,10 +9,11 @@ import pytest
 from benchmarks import load
 from benchmarks.windows import backlog
 from meander import Flow, KafkaSink, KafkaSource, columns, field, hopping, session, tumbling
+from meander.dataflow.windows.window import Windows
 from meander.testing import TestFlow
 
 RECORDS, SECONDS = 400, 0.01
-WINDOWS = {
+WINDOWS: dict[str, Windows] = {
     "tumbling": tumbling(SECONDS), "hopping": hopping(SECONDS, every=SECONDS / 5),
     "session": session(SECONDS),
 }  # fmt: skip
