@@ -8,9 +8,12 @@ some comparisons, once per option.
 from __future__ import annotations
 
 import math
-from typing import TypeGuard
+from collections.abc import Sequence
+from typing import TypeGuard, TypeVar
 
 from meander.schemas.errors import SetupError
+
+T = TypeVar("T")
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
@@ -83,6 +86,19 @@ def checked_flag(subject: str, option: str, value: object) -> bool:
     """Return the value of an option that is True or False."""
     if not isinstance(value, bool):
         raise SetupError(subject, f"its {option} is {value!r}", "give True or False")
+    return value
+
+
+def checked_choice(subject: str, option: str, value: T, known: Sequence[object]) -> T:
+    """Return the value of an option, which is one of those that the option knows.
+
+    >>> checked_choice("operator 'n'", "how", "outer", ("inner", "left"))
+    Traceback (most recent call last):
+    meander.schemas.errors.SetupError: operator 'n': its how is 'outer'; give 'inner' or 'left'.
+    """
+    if value not in known:
+        allowed = f"{', '.join(map(repr, known[:-1]))} or {known[-1]!r}"
+        raise SetupError(subject, f"its {option} is {value!r}", f"give {allowed}")
     return value
 
 

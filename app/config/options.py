@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from meander.schemas.errors import SetupError
 from meander.schemas.option_values import (
+    checked_choice,
     checked_flag,
     checked_number,
     checked_text,
@@ -93,9 +93,7 @@ class Options:
             checked_text("Options", "begin_from", self.begin_from)
         for name in _FLAGS:
             checked_flag("Options", name, getattr(self, name))
-        if self.on_stop not in get_args(OnStop):
-            raise SetupError("Options", f"its on_stop is {self.on_stop!r}",
-                             "give 'checkpoint', 'savepoint' or 'none'")  # fmt: skip
+        checked_choice("Options", "on_stop", self.on_stop, get_args(OnStop))
 
 
 _TIMES = (

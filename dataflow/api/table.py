@@ -33,6 +33,7 @@ from meander.dataflow.tables.row_functions import (
     RowFunction,
 )
 from meander.schemas.errors import SetupError
+from meander.schemas.option_values import checked_choice
 from meander.state.encoding.codec import PLAIN, PlainCodec
 from meander.state.encoding.record import Record
 
@@ -168,7 +169,7 @@ class Table(Generic[K, V]):
         1 Rome
         1 None
         """
-        _expect_options(name, ("how", how, How))
+        checked_choice(f"operator {name!r}", "how", how, get_args(How))
         if not isinstance(other, Table):
             raise SetupError(f"operator {name!r}", f"a table is to join {other!r}",
                              "give it a table, such as flow.table(KafkaSource('customers'))"
@@ -340,7 +341,8 @@ def join_table(
     colocate: bool,
 ) -> KeyedStream[Any, Any]:  # fmt: skip
     """Add the join of a stream with a table."""
-    _expect_options(name, ("how", how, How), ("copies", copies, Copies))
+    checked_choice(f"operator {name!r}", "how", how, get_args(How))
+    checked_choice(f"operator {name!r}", "copies", copies, get_args(Copies))
     assert isinstance(stream, Stream)
     function, keeps_unmatched = step or pair, how == "left"
     if copies == "one":
@@ -362,14 +364,6 @@ def join_table(
     codec = PLAIN if copies == "one" else PlainCodec.of("copies of a table")
     options: KeyedOptions = "event", codec, on_error, colocate, table._expiry
     return KeyedStream(stream._flow, keyed._keyed(name, (changed, keyed), logic, options))
-
-
-def _expect_options(name: str, *options: tuple[str, object, Any]) -> None:
-    """Raise SetupError for a value that an option does not know."""
-    for option, given, known in options:
-        if given not in get_args(known):
-            allowed = " or ".join(map(repr, get_args(known)))
-            raise SetupError(f"operator {name!r}", f"its {option} is {given!r}", f"give {allowed}")
 
 
 def _copied(table: Table[Any, Any], name: str) -> KeyedStream[Any]:

@@ -47,7 +47,7 @@ from meander.dataflow.operators.retries import Fallback, OnError, Retry
 from meander.dataflow.tables.row_functions import RowFunction
 from meander.dataflow.windows.columnar import ColumnarWindows
 from meander.schemas.errors import SetupError
-from meander.schemas.option_values import checked_number, checked_whole
+from meander.schemas.option_values import checked_choice, checked_number, checked_whole
 
 
 def check(node: Node) -> None:
@@ -185,8 +185,8 @@ def _check_end(node: SourceNode | SinkNode) -> None:
 
 
 def _check_keyed(node: KeyedNode) -> None:
-    _expect_one("order", node.name, node.order, get_args(Order))
-    _expect_one("colocate", node.name, node.colocate, (True, False))
+    checked_choice(f"operator {node.name!r}", "order", node.order, get_args(Order))
+    checked_choice(f"operator {node.name!r}", "colocate", node.colocate, (True, False))
     if not all(hasattr(node.codec, name) for name in ("name", "encode", "decode")):
         raise SetupError(
             f"operator {node.name!r}",
@@ -226,7 +226,7 @@ def _check_async_map(node: AsyncMapNode) -> None:
         )  # fmt: skip
     checked_whole(f"operator {node.name!r}", "concurrency", node.concurrency, 1)
     checked_number(f"operator {node.name!r}", "timeout", node.timeout, above=0)
-    _expect_one("order", node.name, node.order, get_args(ResultOrder))
+    checked_choice(f"operator {node.name!r}", "order", node.order, get_args(ResultOrder))
 
 
 def _check_outside_loops(node: IngestNode | ChangesNode) -> None:
@@ -281,9 +281,3 @@ def _columns_of(node: MapUpdatesNode | JoinNode | ReduceNode) -> Sequence[str]:
             return "a column of keys", "one of own values", "one of other values"
         case ReduceNode():
             return "a column of keys", "Groups of their values"
-
-
-def _expect_one(option: str, name: str, given: object, known: tuple[object, ...]) -> None:
-    if given not in known:
-        allowed = f"{', '.join(map(repr, known[:-1]))} or {known[-1]!r}"
-        raise SetupError(f"operator {name!r}", f"its {option} is {given!r}", f"give {allowed}")

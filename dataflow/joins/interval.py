@@ -17,6 +17,7 @@ from meander.dataflow.records.extra_columns import EVENT_MS
 from meander.dataflow.windows.logic import LATE
 from meander.dataflow.windows.window import MAX_SECONDS, millis_of
 from meander.schemas.errors import SetupError
+from meander.schemas.option_values import checked_choice
 
 How = Literal["inner", "left", "outer"]
 """Which records give a result alone if nothing pairs with them: none, left ones, or all."""
@@ -106,8 +107,7 @@ def interval_join(
     if low > high:
         raise SetupError(subject, f"its within is {within!r}, which holds no time",
                          "give the earlier end first, such as (-60, 60)")  # fmt: skip
-    if how not in get_args(How):
-        raise SetupError(subject, f"its how is {how!r}", "give 'inner', 'left' or 'outer'")
+    checked_choice(subject, "how", how, get_args(How))
     if not callable(step):
         raise SetupError(subject, f"its step is {step!r}", "give such as lambda left, right: ...")
     interval = Interval(low, high, millis_of(subject, "late", late, 0))

@@ -18,7 +18,7 @@ import numpy as np
 from meander.dataflow.records.batch import Int64s
 from meander.schemas.control import MAX_MILLIS
 from meander.schemas.errors import SetupError
-from meander.schemas.option_values import checked_number
+from meander.schemas.option_values import checked_choice, checked_number
 from meander.state.encoding.cells import ABSENT
 from meander.state.encoding.codec import encode_sealed
 from meander.state.encoding.expiring import NEVER
@@ -32,9 +32,7 @@ Refresh = Literal["write", "read", "create"]
 def expiry_of(operator: str, ttl: object, refresh: object) -> Expiry | None:
     """Return the expiry of an operator whose keys live for some seconds; None where they live for
     ever. Raises SetupError for another time to live or refresh."""
-    if refresh not in get_args(Refresh):
-        raise SetupError(f"operator {operator!r}", f"its refresh is {refresh!r}",
-                         "give 'write', 'read' or 'create'")  # fmt: skip
+    checked_choice(f"operator {operator!r}", "refresh", refresh, get_args(Refresh))
     if ttl is None:
         if refresh != "write":
             raise SetupError(f"operator {operator!r}", f"it has refresh={refresh!r} and no ttl",
