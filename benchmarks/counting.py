@@ -18,7 +18,8 @@ from benchmarks.load import KEY
 from meander import Checkpointing, Flow, KafkaSink, KafkaSource
 from meander.dataflow.api.nodes import Guarantee
 from meander.dataflow.backpressure import throttle
-from meander.dataflow.operators.keyed.columns import ColumnFold, count
+from meander.dataflow.operators.keyed.column_fold import ColumnFold
+from meander.dataflow.operators.keyed.columns import count
 from meander.dataflow.operators.keyed.operator import Order
 from meander.dataflow.runtime.operator_factory import OperatorFactory
 from meander.state.keys.bins import BinSpace

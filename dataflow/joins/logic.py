@@ -27,7 +27,12 @@ from meander.dataflow.operators.keyed.logic import (
     Sealing,
     StateTooLargeError,
 )
-from meander.dataflow.operators.stateless import INDEX_LIMIT, TooManyLevelsError, append_index
+from meander.dataflow.operators.stateless import (
+    INDEX_LIMIT,
+    TooManyLevelsError,
+    append_index,
+    passed_on,
+)
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.records.extra_columns import EVENT_MS
 from meander.state.encoding import codec
@@ -210,9 +215,7 @@ class _Pass:
         self._guard.counters[COUNTER] += len(self._late)
         called = self._calls.batch(self._called) if self._called else None
         every = self._batch if called is None else Batch.concat([self._batch, called])
-        late = self._batch.take(np.array(self._late, np.int64))
-        late = late.with_outputs(append_index(late.indexes, np.zeros(len(late), np.int64)),
-                                 late.values)  # fmt: skip
+        late = passed_on(self._batch.take(np.array(self._late, np.int64)))
         rows = self._guard.end_pass(self._done)
         return Applied(self._paired(every), rows, called, [late])
 

@@ -283,6 +283,12 @@ def append_index(indexes: Int64s, positions: Int64s) -> Int64s:
     return (indexes << INDEX_BITS) | positions
 
 
+def passed_on(batch: Batch) -> Batch:
+    """Return records as outputs of an operator that passes each of them on."""
+    positions = np.zeros(len(batch), np.int64)
+    return batch.with_outputs(append_index(batch.indexes, positions), batch.values)
+
+
 def apply_each(
     function: Callable[[Any], object], batch: Batch, guard: Guard
 ) -> tuple[Batch, list[object]]:

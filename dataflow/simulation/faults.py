@@ -228,7 +228,9 @@ class FaultInjector:
                     logic, on_values=wrapped, on_timer=timed, on_notify=notified, on_alarm=rung
                 )
             case ColumnarWindows(fold=fold):
-                return logic.with_step(self._wrap_columns(name, fold.step))
+                # Only the step meets the fault, so it does the work of the grouped one.
+                wrapped_fold = replace(fold, step=self._wrap_columns(name, fold.step), grouped=None)
+                return replace(logic, fold=wrapped_fold)
             case fold:
                 return replace(fold, step=self._wrap_columns(name, fold.step))
 

@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypedDict, cast
 import numpy as np
 from typing_extensions import TypeVar
 
-from meander.dataflow.operators.keyed.columns import ColumnFold, ValueReader
+from meander.dataflow.operators.keyed.column_fold import ColumnFold, ValueReader
 from meander.dataflow.operators.keyed.context import Context
 from meander.dataflow.windows.folding import Folding, states_of
 from meander.dataflow.windows.window import Window

@@ -7,26 +7,28 @@ raises, so its records are folded one by one then. Cost: `hopping_columns.py`, `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from meander.dataflow.operators.buffer.rows import NO_ROWS
+from meander.dataflow.operators.buffer.rows import NO_ROWS, Rows
 from meander.dataflow.operators.error_policy import Guard, failure
-from meander.dataflow.operators.keyed.callbacks import Call, Calls
+from meander.dataflow.operators.keyed.callbacks import Call, CallKind, Calls
 from meander.dataflow.operators.keyed.column_fold import ColumnFold
-from meander.dataflow.operators.stateless import INDEX_LIMIT, TooManyLevelsError, append_index
+from meander.dataflow.operators.keyed.logic import Applied
+from meander.dataflow.operators.stateless import INDEX_LIMIT, TooManyLevelsError, passed_on
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.dataflow.records.extra_columns import EVENT_MS
 from meander.dataflow.windows.folding import Folding, states_of
 from meander.dataflow.windows.logic import LATE
 from meander.dataflow.windows.window import Hopping, Sessions
 from meander.state.encoding import codec
-from meander.state.encoding.cells import pick
 from meander.state.encoding.columns import ColumnLayout, Columns
 from meander.state.keys.ids import Bin
+from meander.state.store.store import Bins, Store
 from meander.state.times.time import SEQUENCE_BITS
 
 LATE_COUNTER: Final = "window_late"
@@ -102,14 +104,34 @@ class ColumnarWindows:
             case Sessions():
                 return session_layout(self.fold)
 
-    def with_step(self, step: Callable[..., Any]) -> ColumnarWindows:
-        """Return the same windows with another step for each record."""
-        fold = self.fold
-        changed = ColumnFold(
-            fold.init, step, fold.dtypes, fold.dtype, fold.of, fold.uses, fold.merge, fold.result,
-            name=fold.name,
-        )  # fmt: skip
-        return ColumnarWindows(self.windows, changed)
+
+_KINDS: Final[tuple[CallKind, ...]] = ("timer",)
+
+
+class ColumnarLogic(ABC):
+    """What the logics of columnar windows share: each pass closes windows, then adds records."""
+
+    call_kinds: Collection[CallKind] = _KINDS
+
+    def apply(self, store: Store, bins: Bins, rows: Rows, calls: Calls) -> Applied:
+        """Close the windows that are due before the records, then add the records. Where many
+        close, the records wait for the next pass."""
+        batch = rows.batch
+        before = int(batch.times[0]) if len(batch) else None
+        closed, behind = self._close(store, calls, before)
+        late = batch.between(0, 0)
+        if not behind and len(batch):
+            late = self._add(store, bins, batch, calls)
+        return Applied(closed, 0 if behind else len(batch), closed, (late,))
+
+    @abstractmethod
+    def _close(self, store: Store, calls: Calls, before: int | None) -> tuple[Batch, bool]:
+        """Return the results of the windows that close before a time, about `max_calls` of them,
+        and whether others wait."""
+
+    @abstractmethod
+    def _add(self, store: Store, bins: Bins, batch: Batch, calls: Calls) -> Batch:
+        """Add records to their windows. Return those that are late for all of them."""
 
 
 class Closed:
@@ -181,6 +203,4 @@ def late_records(batch: Batch, rows: Int64s, guard: Guard) -> Batch:
             guard.failed(batch, row, TooManyLevelsError())
         rows = rows[~full]
     guard.counters[LATE_COUNTER] += len(rows)
-    late = batch.take(rows)
-    indexes = append_index(late.indexes, np.zeros(len(rows), np.int64))
-    return late.with_outputs(indexes, pick(batch.values, rows.tolist()))
+    return passed_on(batch.take(rows))

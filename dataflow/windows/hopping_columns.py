@@ -8,22 +8,26 @@ calls of numpy; per close of a bin a comparison for each of its states in memory
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Final, cast
 
 import numpy as np
 
-from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.operators.error_policy import Guard, failure
-from meander.dataflow.operators.keyed.callbacks import CallKind, Calls
-from meander.dataflow.operators.keyed.columnar import NumberStates, SealedStates, fitting_values
-from meander.dataflow.operators.keyed.columns import ColumnFold, ValueReader
-from meander.dataflow.operators.keyed.logic import Applied, Sealing
+from meander.dataflow.operators.keyed.callbacks import Calls
+from meander.dataflow.operators.keyed.column_fold import ColumnFold, ValueReader
+from meander.dataflow.operators.keyed.columnar import (
+    NumberStates,
+    SealedStates,
+    column_states,
+    fitting_values,
+)
+from meander.dataflow.operators.keyed.logic import Sealing
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.dataflow.records.extra_columns import EVENT_MS
 from meander.dataflow.windows.columnar import (
     PREFIX_BYTES,
     Closed,
+    ColumnarLogic,
     bin_of_tag,
     bin_tag,
     late_records,
@@ -37,31 +41,17 @@ from meander.state.keys.ids import Bin
 from meander.state.store.store import Bins, StateBatch, Store
 from meander.state.times.time import SEQUENCE_BITS, checked_millis, from_millis, to_millis
 
-_KINDS: Final[tuple[CallKind, ...]] = ("timer",)
 MAX_PAIRS: Final = 1 << 16
 """The most pairs of a record and a window that are in columns at once, unless one record has
 more."""
 
 
-class HoppingColumns:
+class HoppingColumns(ColumnarLogic):
     """The logic of hopping and tumbling windows of a columnar fold."""
-
-    call_kinds: Collection[CallKind] = _KINDS
 
     def __init__(self, windows: Hopping, fold: ColumnFold, sealing: Sealing, guard: Guard) -> None:
         self._windows, self._fold, self._guard = windows, fold, guard
         self._folding, self._reader, self.sealing = Folding(fold), ValueReader(fold), sealing
-
-    def apply(self, store: Store, bins: Bins, rows: Rows, calls: Calls) -> Applied:
-        """Close the windows that are due before the records, then add the records. Where many
-        close, the records wait for the next pass."""
-        batch = rows.batch
-        before = int(batch.times[0]) if len(batch) else None
-        closed, behind = self._close(store, calls, before)
-        late = batch.between(0, 0)
-        if not behind and len(batch):
-            late = self._add(store, bins, batch, calls)
-        return Applied(closed, 0 if behind else len(batch), closed, (late,))
 
     # -- closes
 
@@ -198,6 +188,4 @@ class HoppingColumns:
     def _states(
         self, store: Store, state_batch: StateBatch, names: list[bytes]
     ) -> NumberStates | SealedStates:
-        if store.layout is not None:
-            return NumberStates(state_batch)
-        return SealedStates(state_batch, names, self._fold.layout, self.sealing)
+        return column_states(store, state_batch, names, self._fold.layout, self.sealing)

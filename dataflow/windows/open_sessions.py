@@ -13,7 +13,7 @@ from typing import Final, Self, cast
 
 import numpy as np
 
-from meander.dataflow.operators.keyed.columnar import NumberStates, SealedStates
+from meander.dataflow.operators.keyed.columnar import column_states
 from meander.dataflow.operators.keyed.logic import Sealing
 from meander.dataflow.records.batch import Int64s
 from meander.dataflow.windows.columnar import OWN, name_prefix
@@ -42,10 +42,7 @@ class OpenSessions:
             names += [name_prefix(number) + key for number in range(1, count)]
         self._folding = folding
         self._batch = store.open_batch(names, np.repeat(bins, room))
-        self._states = (
-            NumberStates(self._batch) if store.layout is not None
-            else SealedStates(self._batch, names, layout, sealing)
-        )  # fmt: skip
+        self._states = column_states(store, self._batch, names, layout, sealing)
         self._first: Int64s = (np.cumsum(room) - room).astype(np.int64)
         """The row of the first session of each key, shape (keys,)."""
         self._columns = self._states.read(np.arange(len(names)))

@@ -10,22 +10,22 @@ begin a reading of the states of the bin; per session one timer.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from operator import attrgetter
 from typing import Final
 
 import numpy as np
 
-from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.operators.error_policy import Guard, failure
-from meander.dataflow.operators.keyed.callbacks import CallKind, Calls
+from meander.dataflow.operators.keyed.callbacks import Calls
 from meander.dataflow.operators.keyed.column_fold import ColumnFold
-from meander.dataflow.operators.keyed.logic import Applied, Sealing
+from meander.dataflow.operators.keyed.logic import Sealing
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.dataflow.records.extra_columns import EVENT_MS
 from meander.dataflow.windows.columnar import (
     PREFIX_BYTES,
     Closed,
+    ColumnarLogic,
     bin_of_tag,
     bin_tag,
     late_records,
@@ -43,29 +43,14 @@ from meander.state.times.time import SEQUENCE_BITS, from_millis, to_millis
 SPANS: Final = 8
 """The spans of time in a gap, in whose order sessions get timers."""
 
-_KINDS: Final[tuple[CallKind, ...]] = ("timer",)
 
-
-class SessionColumns:
+class SessionColumns(ColumnarLogic):
     """The logic of sessions of a columnar fold."""
-
-    call_kinds: Collection[CallKind] = _KINDS
 
     def __init__(self, windows: Sessions, fold: ColumnFold, sealing: Sealing, guard: Guard) -> None:
         self._defined = SessionFold.of(windows, fold, guard)
         self.layout, self.sealing = session_layout(fold), sealing
         self._late_ms, self._span_ms = windows.late_ms, max(1, windows.gap_ms // SPANS)
-
-    def apply(self, store: Store, bins: Bins, rows: Rows, calls: Calls) -> Applied:
-        """Close the sessions that are due before the records, then add the records. Where many
-        close, the records wait for the next pass."""
-        batch = rows.batch
-        before = int(batch.times[0]) if len(batch) else None
-        closed, behind = self._close(store, calls, before)
-        late = batch.between(0, 0)
-        if not behind and len(batch):
-            late = self._add(store, bins, batch, calls)
-        return Applied(closed, 0 if behind else len(batch), closed, (late,))
 
     # -- closes
 

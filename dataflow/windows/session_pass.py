@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from meander.dataflow.operators.error_policy import Guard, failure
-from meander.dataflow.operators.keyed.columns import ColumnFold, ValueReader
+from meander.dataflow.operators.keyed.column_fold import ColumnFold, ValueReader
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.records.extra_columns import EVENT_MS
 from meander.dataflow.windows.folding import Folding, states_of

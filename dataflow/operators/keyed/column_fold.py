@@ -7,13 +7,16 @@ that of its functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from meander.dataflow.records.batch import Int64s
 from meander.schemas.errors import SetupError
+from meander.schemas.option_values import is_number
 from meander.state.encoding import codec
-from meander.state.encoding.columns import Column, ColumnLayout, Columns, exact_column
+from meander.state.encoding.columns import Column, ColumnLayout, Columns, column_of, exact_column
 
 ColumnStep = Callable[..., tuple[Columns, Column]]
 """`(state columns, values) -> (state columns, results)`, shapes (n,), each row another key. It gets
@@ -89,3 +92,31 @@ class ColumnFold:
                 f"its init {self.init!r} does not fit its dtypes {self.dtypes!r}: {error}",
                 "give one value per state column, of its type",
             ) from None
+
+
+class ValueReader:
+    """The column of values that a fold takes from records."""
+
+    def __init__(self, fold: ColumnFold) -> None:
+        self._of, self._dtype = fold.of, fold.dtype
+        self._whole = np.dtype(fold.dtype).kind in "iu"
+
+    def column(self, values: Sequence[object]) -> Column:
+        """Return the column of some values. Raises TypeError, or what the field of a value raises,
+        where one has another type than the column."""
+        if self._of is None and self._dtype == "object":
+            return column_of(values, "object")
+        return column_of([self._value(value) for value in values], self._dtype)
+
+    def _value(self, value: object) -> object:
+        found = value if self._of is None else value[self._of]  # type: ignore[index]
+        if self._dtype == "object":
+            return found
+        # The exact types are most of them, and cost one look-up.
+        if type(found) is int or (type(found) is float and not self._whole):
+            return found
+        if not is_number(found):
+            raise TypeError(f"{found!r} is not a number")
+        if self._whole and not isinstance(found, int):
+            raise TypeError(f"{found!r} is not an int")
+        return found

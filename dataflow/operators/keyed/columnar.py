@@ -16,7 +16,7 @@ import numpy.typing as npt
 from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.operators.error_policy import Guard, failure
 from meander.dataflow.operators.keyed.callbacks import CallKind, Calls
-from meander.dataflow.operators.keyed.columns import ColumnFold, ValueReader
+from meander.dataflow.operators.keyed.column_fold import ColumnFold, ValueReader
 from meander.dataflow.operators.keyed.expiry import Expiry
 from meander.dataflow.operators.keyed.logic import Applied, Sealing
 from meander.dataflow.records.batch import Batch, Int64s, UInt64s
@@ -69,6 +69,19 @@ class SealedStates:
         if sealed is ABSENT:
             return self._layout.init
         return cast(tuple[object, ...], self._sealing.unseal(sealed))
+
+
+def column_states(
+    store: Store,
+    state_batch: StateBatch,
+    keys: list[bytes],
+    layout: ColumnLayout,
+    sealing: Sealing,
+) -> NumberStates | SealedStates:
+    """Return the view of a batch of keys, by the form in which the store keeps states."""
+    if store.layout is not None:
+        return NumberStates(state_batch)
+    return SealedStates(state_batch, keys, layout, sealing)
 
 
 class _ExpiringStates:
@@ -131,11 +144,7 @@ class Columnar:
 
     def _states(self, store: Store, state_batch: StateBatch, batch: Batch) -> _StateAccess:
         assert batch.keys is not None
-        states: NumberStates | SealedStates = (
-            NumberStates(state_batch)
-            if store.layout is not None
-            else SealedStates(state_batch, batch.keys, self._fold.layout, self.sealing)
-        )
+        states = column_states(store, state_batch, batch.keys, self._fold.layout, self.sealing)
         if self._expiry is None:
             return states
         return _ExpiringStates(states, state_batch, batch.times, self._expiry)

@@ -8,16 +8,13 @@ of a grouped step.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 
 import numpy as np
 
 from meander.dataflow.operators.keyed.column_fold import ColumnFold as ColumnFold
 from meander.dataflow.records.batch import Int64s
-from meander.schemas.option_values import is_number
 from meander.state.encoding.columns import Column as Column
 from meander.state.encoding.columns import Columns as Columns
-from meander.state.encoding.columns import column_of
 
 
 def count() -> ColumnFold:
@@ -162,31 +159,3 @@ def _extreme(name: str, choose: np.ufunc, of: str | None, dtype: str) -> ColumnF
         (0, 0.0 if dtype == "float64" else 0), step, ("int8", dtype), dtype, of,
         merge=merge, result=lambda s: s[1], grouped=grouped, name=name,
     )  # fmt: skip
-
-
-class ValueReader:
-    """The column of values that a fold takes from records."""
-
-    def __init__(self, fold: ColumnFold) -> None:
-        self._of, self._dtype = fold.of, fold.dtype
-        self._whole = np.dtype(fold.dtype).kind in "iu"
-
-    def column(self, values: Sequence[object]) -> Column:
-        """Return the column of some values. Raises TypeError, or what the field of a value raises,
-        where one has another type than the column."""
-        if self._of is None and self._dtype == "object":
-            return column_of(values, "object")
-        return column_of([self._value(value) for value in values], self._dtype)
-
-    def _value(self, value: object) -> object:
-        found = value if self._of is None else value[self._of]  # type: ignore[index]
-        if self._dtype == "object":
-            return found
-        # The exact types are most of them, and cost one look-up.
-        if type(found) is int or (type(found) is float and not self._whole):
-            return found
-        if not is_number(found):
-            raise TypeError(f"{found!r} is not a number")
-        if self._whole and not isinstance(found, int):
-            raise TypeError(f"{found!r} is not an int")
-        return found
