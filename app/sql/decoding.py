@@ -38,7 +38,7 @@ from meander.schemas.errors import SetupError
 from meander.state.checkpoint.arrangements import KeptArrangement
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.encoding import codec
-from meander.state.encoding.codec import PLAIN
+from meander.state.encoding.codec import DEFINED, PLAIN
 from meander.state.encoding.expiring import split_due
 from meander.state.encoding.named_types import use
 
@@ -182,7 +182,7 @@ class StateDecoder:
 
 def _is_plain(name: str) -> bool:
     """Return whether a codec of this name writes plain values; it may name its operator, too."""
-    return name == PLAIN.name or name.startswith(f"{PLAIN.name} of ")
+    return name == PLAIN.name or name.startswith(DEFINED)
 
 
 def _plain_state(data: bytes) -> object:

@@ -22,7 +22,7 @@ def join_streams(
     left: Joinable[Any], right: object, within: object, late: object, how: object,
     step: Callable[[Any, Any], Any] | None, name: str, on_error: OnError, colocate: bool,
 ) -> ProcessedStream[Any, Any]:  # fmt: skip
-    """Add the join of a stream with whatever a user gives."""
+    """Add the join of a stream with what a user gives."""
     if not isinstance(left, KeyedStream):
         raise SetupError(f"operator {name!r}", "it joins records without keys",
                          "call key_by before the join")  # fmt: skip
@@ -30,10 +30,6 @@ def join_streams(
         raise SetupError(f"operator {name!r}", f"it is to join {right!r}",
                          "give it a stream behind key_by, or a table such as"
                          " flow.table(KafkaSource('customers'))")  # fmt: skip
-    if right._flow is not left._flow:
-        raise SetupError(f"operator {name!r}",
-                         f"its second stream belongs to flow {right._flow.name!r}",
-                         "join streams of one flow")  # fmt: skip
     join = interval_join(name, within, late, how, step or pair)
     codec = PlainCodec.of(join.definition)
     options: KeyedOptions = "event", codec, on_error, colocate, None

@@ -587,10 +587,6 @@ class KeyedStream(Stream[T], Generic[T, K]):
     ) -> ProcessedStream[K]:
         """Join two streams by key: both share one state per key, and each has its own function. The
         other options are those of `process`."""
-        if other._flow is not self._flow:
-            raise SetupError(f"operator {name!r}",
-                             f"its second stream belongs to flow {other._flow.name!r}",
-                             "connect streams of one flow")  # fmt: skip
         functions = (cast(OnValue, left), cast(OnValue, right))
         options = order, codec, on_error, colocate, expiry_of(name, ttl, refresh)
         back = on_timer, on_notify, on_alarm
@@ -711,6 +707,11 @@ class KeyedStream(Stream[T], Generic[T, K]):
     ) -> Output:
         """Add a stateful operator. Add an exchange before it where its bins may have other owners
         than those of the records."""
+        for one in streams:
+            if one._flow is not self._flow:
+                raise SetupError(f"operator {name!r}",
+                                 f"its second stream belongs to flow {one._flow.name!r}",
+                                 "connect streams of one flow")  # fmt: skip
         *_, on_error, colocate, _ = options
         group = DEFAULT_GROUP if colocate else name
         upstreams = tuple(self._flow.exchange_for(one._at, group, on_error) for one in streams)

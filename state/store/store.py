@@ -730,9 +730,10 @@ class StateBatch:
 
     def _clean_rows(self, first: int = 0) -> Bins:
         """Return the rows from one on of keys that do not count as changed yet, and may change."""
-        clean = ~self._table.dirty[self.slots]
-        rows = np.flatnonzero(clean if self._writes is None else clean & self._writes)
-        return rows[rows >= first]
+        clean = ~self._table.dirty[self.slots[first:]]
+        if self._writes is not None:
+            clean &= self._writes[first:]
+        return first + np.flatnonzero(clean)
 
     def _remove_unset(self, bins: Mapping[bytes, int]) -> None:
         """Remove those of some keys that have no state, given with their bins."""
