@@ -57,6 +57,21 @@ def lines(outcome: Outcome) -> Iterator[str]:
     yield ""
 
 
+def of_parts(
+    outcome: Outcome, figure_lines: Iterable[str], titles: Mapping[str, str],
+    columns: Mapping[str, str], drawn: Iterable[tuple[str, str]],
+) -> Iterator[str]:  # fmt: skip
+    """The lines about figures, the table of each part, then pictures by file and title."""
+    yield from ("", *figure_lines)
+    for why in outcome.failures:
+        yield from ("", f"**FAILED**: {why}.")
+    for name, title in titles.items():
+        if part := outcome.parts.get(name):
+            yield from ("", f"### {title}", "", *rows(part, columns))
+    yield from (line for file, title in drawn for line in ("", f"![{title}]({file})"))
+    yield ""
+
+
 def wanted(
     figures: Mapping[str, report.Spread],
     at_least: Mapping[str, float],

@@ -22,12 +22,6 @@ COLUMNS = {
 
 
 def lines(outcome: Outcome, drawn: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """Yield all tables, then pictures by file and title."""
-    yield from ("", *tables.wanted(figures(outcome), AT_LEAST, AT_MOST))
-    for why in outcome.failures:
-        yield from ("", f"**FAILED**: {why}.")
-    for name, title in TITLES.items():
-        if part := outcome.parts.get(name):
-            yield from ("", f"### {title}", "", *tables.rows(part, COLUMNS))
-    yield from (line for file, title in drawn for line in ("", f"![{title}]({file})"))
-    yield ""
+    """Return all tables, then pictures by file and title."""
+    figure_lines = tables.wanted(figures(outcome), AT_LEAST, AT_MOST)
+    return tables.of_parts(outcome, figure_lines, TITLES, COLUMNS, drawn)

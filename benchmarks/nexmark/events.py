@@ -26,7 +26,7 @@ OPEN = 100
 ACTIVE = 1000
 """Persons who sell and bid, the newest ones."""
 HOT = 100
-"""One of so many persons or auctions is hot, until the next one is."""
+"""The distance from one hot person or auction to the next. The newest of them is hot."""
 HOT_BIDS, HOT_SELLERS, HOT_BIDDERS = 0.5, 0.75, 0.75
 """The shares of bids for a hot auction, of auctions by a hot seller, and of bids by a hot
 bidder."""
@@ -66,7 +66,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """A generator of events from `start_ms` on, so many a second."""
+    """A generator of `rate` events per second from `start_ms` on."""
 
     rate: int = 10_000
     start_ms: int = 1_700_000_000_000

@@ -123,7 +123,7 @@ def _await_tasks(job: str, ended: Callable[[], bool]) -> None:
     """Return once all tasks of a job run, or it has ended."""
     deadline, tasks = time.monotonic() + WITHIN, []
     while not ended():
-        # The interface comes after the job, and goes before its end is told.
+        # The REST interface starts after the job, and ends before the job reports its end.
         with suppress(OSError, HTTPException), urlopen(job) as answer:
             tasks = json.load(answer)["vertices"]
         if tasks and all(task["status"] in {"RUNNING", "FINISHED"} for task in tasks):

@@ -20,7 +20,7 @@ from benchmarks.running import PARTITIONS
 
 WARM_UP = 5.0
 SETTLES = 2.0
-"""Seconds until the last results have come."""
+"""Seconds that a topic gets for its last results."""
 WINDOWS = 1.0, 0.2
 """Seconds of a window, and between hopping ones: short, so that many close."""
 
@@ -60,6 +60,6 @@ def _measured(
     first, last = began + 1000 * WARM_UP, began + 1000 * (WARM_UP + seconds - 1)
     counted = late[(first <= known) & (known < last)]
     if not len(counted):
-        raise Lost("no result has come")
+        raise Lost("the topic has no result")
     p50, p99 = np.percentile(counted, [50, 99])
     return {"p50_ms": float(p50), "p99_ms": float(p99)}

@@ -22,7 +22,7 @@ TITLES = {
     PYTHON: "A tumbling count in Python",
 }  # fmt: skip
 WARM = 10
-"""Flink drains one of so many events first, as its JVM compiles what runs often."""
+"""The events over those that Flink drains first, as its JVM compiles code that runs often."""
 
 
 @dataclass(frozen=True, slots=True)
