@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import count
 from typing import Any
 
 import pytest
@@ -17,24 +16,14 @@ from meander.state.keys.ids import Bin
 from meander.state.store import timer_rows
 from meander.state.store.store import Databases, RowChange, Store
 from meander.state.store.timer_rows import TimerRows
-from tests.support.property.case_run import run_of
-from tests.support.property.cases import (
-    Case,
-    random_case,
-    with_aborts,
-    with_some_comings_and_goings,
-)
+from tests.support.property.cases import Case
 from tests.support.property.planted import expect_caught, runs
-from tests.support.property.recovery_run import RecoveryRun
-
-RUNS = 60
-"""The most runs of one bug."""
+from tests.support.property.planted_runs import RUNS, disturbed_case, moves, recovers
 
 
 def case_of(seed: int) -> Case:
     """A case whose timers are all far, or nearly so."""
-    case = with_some_comings_and_goings(with_aborts(random_case(seed, ("timers", "connect"))))
-    return replace(case, room=300)
+    return replace(disturbed_case(seed, "timers", "connect"), room=300)
 
 
 add, load = TimerRows.add, TimerRows.load
@@ -108,11 +97,7 @@ SHOWN = {
 def test_a_planted_bug_is_caught_where_bins_move(
     bug: str, databases: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    namespace = count(98_000_000 + 1000 * list(MOVES).index(bug))
-
-    def move(seed: int) -> None:
-        run_of(case_of(seed)).check(databases, next(namespace))
-
+    move = moves(case_of, databases, 98_000_000 + 1000 * list(MOVES).index(bug))
     expect_caught(monkeypatch, MOVES[bug], move, runs(SHOWN.get(bug, 0), RUNS))
 
 
@@ -120,7 +105,7 @@ def test_a_planted_bug_is_caught_where_bins_move(
 def test_a_planted_bug_is_caught_by_a_recovery(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def recover(seed: int) -> None:
         try:
-            RecoveryRun(case_of(seed)).recover()
+            recovers(case_of)(seed)
         except CapabilityError as error:
             raise AssertionError("a timer fires late") from error
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import count
 from typing import Any
 
 import pytest
@@ -21,23 +20,13 @@ from meander.state.layers.delta_chains import ChainedDelta
 from meander.state.layers.layer import DeltaEntries
 from meander.state.store.store import Databases, StateBatch, Store
 from meander.state.times.time import from_millis
-from tests.support.property.case_run import run_of
-from tests.support.property.cases import (
-    Case,
-    random_case,
-    with_aborts,
-    with_some_comings_and_goings,
-)
+from tests.support.property.cases import Case
 from tests.support.property.planted import expect_caught, runs
-from tests.support.property.recovery_run import RecoveryRun
-
-RUNS = 60
-"""The most runs of one bug."""
+from tests.support.property.planted_runs import RUNS, disturbed_case, moves, recovers
 
 
 def case_of(seed: int) -> Case:
-    case = random_case(seed, ("forgetting",))
-    return with_some_comings_and_goings(with_aborts(case))
+    return disturbed_case(seed, "forgetting")
 
 
 def with_many_layers(case: Case) -> Case:
@@ -119,19 +108,13 @@ def small_chunks() -> None:
 
 @pytest.mark.parametrize("bug", RECOVERIES)
 def test_a_planted_bug_is_caught_by_a_recovery(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def recover(seed: int) -> None:
-        RecoveryRun(case_of(seed)).recover()
-
-    expect_caught(monkeypatch, RECOVERIES[bug], recover, runs(SHOWN.get(bug, 0), RUNS))
+    expect_caught(monkeypatch, RECOVERIES[bug], recovers(case_of), runs(SHOWN.get(bug, 0), RUNS))
 
 
 @pytest.mark.parametrize("bug", MOVES)
 def test_a_planted_bug_is_caught_where_bins_move(
     bug: str, databases: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    namespace = count(97_000_000 + 1000 * list(MOVES).index(bug))
-
-    def move(seed: int) -> None:
-        run_of(with_many_layers(case_of(seed))).check(databases, next(namespace))
-
+    first = 97_000_000 + 1000 * list(MOVES).index(bug)
+    move = moves(lambda seed: with_many_layers(case_of(seed)), databases, first)
     expect_caught(monkeypatch, MOVES[bug], move, runs(SHOWN.get(bug, 0), RUNS))

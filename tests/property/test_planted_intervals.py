@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import count
 from typing import Any
 
 import pytest
@@ -16,24 +15,24 @@ from meander.dataflow.joins.logic import _Pass
 from meander.dataflow.records.batch import Batch
 from meander.state.store.store import Databases
 from tests.support.property.case_run import run_of
-from tests.support.property.cases import (
-    Case,
-    random_case,
-    with_aborts,
-    with_some_comings_and_goings,
-)
+from tests.support.property.cases import Case
 from tests.support.property.intervals import rows_of
 from tests.support.property.planted import expect_caught, runs
-from tests.support.property.recovery_run import RecoveryRun
-from tests.support.property.silences import with_some_silences
-
-RUNS = 60
-"""The most runs of one bug."""
+from tests.support.property.planted_runs import RUNS, CaseOf, moves, recovers, silent_case
 
 
 def case_of(seed: int) -> Case:
-    case = random_case(seed, ("intervals",))
-    return with_some_silences(with_some_comings_and_goings(with_aborts(case)))
+    return silent_case(seed, "intervals")
+
+
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> CaseOf:
+    """The cases, with blocks of few records."""
+
+    def small(seed: int) -> Case:
+        monkeypatch.setattr(kept_records, "ROWS", rows_of(seed))
+        return case_of(seed)
+
+    return small
 
 
 close, partners, insert = Interval.close, Interval.partners, KeptSide.insert
@@ -92,22 +91,15 @@ SHOWN = dict.fromkeys(BUGS, 0)
 def test_a_planted_bug_is_caught(
     bug: str, databases: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    namespace = count(97_000_000 + 1000 * list(BUGS).index(bug))
-
-    def move(seed: int) -> None:
-        monkeypatch.setattr(kept_records, "ROWS", rows_of(seed))
-        run_of(case_of(seed)).check(databases, next(namespace))
-
+    move = moves(small_blocks(monkeypatch), databases, 97_000_000 + 1000 * list(BUGS).index(bug))
     expect_caught(monkeypatch, BUGS[bug], move, runs(SHOWN[bug], RUNS))
 
 
 def test_a_planted_bug_is_caught_by_a_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
-    def recover(seed: int) -> None:
-        monkeypatch.setattr(kept_records, "ROWS", rows_of(seed))
-        RecoveryRun(case_of(seed)).recover()
-
     bug = "of the changed blocks one is written"
-    expect_caught(monkeypatch, BUGS[bug], recover, runs(SHOWN[bug], RUNS))
+    expect_caught(
+        monkeypatch, BUGS[bug], recovers(small_blocks(monkeypatch)), runs(SHOWN[bug], RUNS)
+    )
 
 
 def test_random_joins_hold_with_small_blocks(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -19,24 +18,13 @@ from meander.dataflow.tables.logic import TableJoin
 from meander.dataflow.tables.row_expiry import RowExpiry
 from meander.dataflow.tables.row_join import RowJoin
 from meander.state.store.store import Databases, StateBatch
-from tests.support.property.case_run import run_of
-from tests.support.property.cases import (
-    Case,
-    random_case,
-    with_aborts,
-    with_some_comings_and_goings,
-)
+from tests.support.property.cases import Case
 from tests.support.property.planted import expect_caught, runs
-from tests.support.property.recovery_run import RecoveryRun
-from tests.support.property.silences import with_some_silences
-
-RUNS = 60
-"""The most runs of one bug."""
+from tests.support.property.planted_runs import RUNS, moves, recovers, silent_case
 
 
 def case_of(seed: int) -> Case:
-    case = random_case(seed, ("tables",))
-    return with_some_silences(with_some_comings_and_goings(with_aborts(case)))
+    return silent_case(seed, "tables")
 
 
 set_row, clean_rows = TableJoin._set, StateBatch._clean_rows
@@ -116,18 +104,11 @@ LOST = (StateBatch, "_clean_rows", _unrecorded)
 def test_a_planted_bug_is_caught(
     bug: str, databases: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    namespace = count(99_000_000 + 1000 * list(BUGS).index(bug))
-
-    def move(seed: int) -> None:
-        run_of(case_of(seed)).check(databases, next(namespace))
-
+    move = moves(case_of, databases, 99_000_000 + 1000 * list(BUGS).index(bug))
     expect_caught(monkeypatch, BUGS[bug], move, runs(SHOWN[bug], RUNS))
 
 
 def test_a_row_that_does_not_count_as_changed_is_lost_by_a_recovery(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def recover(seed: int) -> None:
-        RecoveryRun(case_of(seed)).recover()
-
-    expect_caught(monkeypatch, LOST, recover, runs(0, RUNS))
+    expect_caught(monkeypatch, LOST, recovers(case_of), runs(0, RUNS))

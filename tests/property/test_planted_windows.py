@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import count
 from typing import Any
 
 import pytest
@@ -15,24 +14,13 @@ from meander.dataflow.windows.session_columns import SessionColumns
 from meander.dataflow.windows.sliding import SlidingWindows
 from meander.dataflow.windows.window import Sessions, Window
 from meander.state.store.store import Databases, Store
-from tests.support.property.case_run import run_of
-from tests.support.property.cases import (
-    Case,
-    random_case,
-    with_aborts,
-    with_some_comings_and_goings,
-)
+from tests.support.property.cases import Case
 from tests.support.property.planted import expect_caught, runs
-from tests.support.property.recovery_run import RecoveryRun
-from tests.support.property.silences import with_some_silences
-
-RUNS = 60
-"""The most runs of one bug."""
+from tests.support.property.planted_runs import RUNS, moves, recovers, silent_case
 
 
 def case_of(seed: int) -> Case:
-    case = random_case(seed, ("windows",))
-    return with_some_silences(with_some_comings_and_goings(with_aborts(case)))
+    return silent_case(seed, "windows")
 
 
 on_timer, state = TimedWindows.on_timer, TimedWindows._state
@@ -112,17 +100,10 @@ SHOWN = dict.fromkeys(BUGS, 0) | {
 def test_a_planted_bug_is_caught(
     bug: str, databases: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    namespace = count(98_000_000 + 1000 * list(BUGS).index(bug))
-
-    def move(seed: int) -> None:
-        run_of(case_of(seed)).check(databases, next(namespace))
-
+    move = moves(case_of, databases, 98_000_000 + 1000 * list(BUGS).index(bug))
     expect_caught(monkeypatch, BUGS[bug], move, runs(SHOWN[bug], RUNS))
 
 
 def test_a_planted_bug_is_caught_by_a_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
-    def recover(seed: int) -> None:
-        RecoveryRun(case_of(seed)).recover()
-
     bug = "the state of a closed window stays"
-    expect_caught(monkeypatch, BUGS[bug], recover, runs(SHOWN[bug], RUNS))
+    expect_caught(monkeypatch, BUGS[bug], recovers(case_of), runs(SHOWN[bug], RUNS))

@@ -6,12 +6,11 @@ each of them.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import threading
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from meander.connectors.topics.internal_topics import topic_names
 from meander.dataflow.control.decisions import JointDecision, StartDecision
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import Record, consume_all, create_topic, produce, time_of, until
+from tests.support.process.feeding import feeding
 from tests.support.process.flow_process import FlowProcess, meander, run_command
 
 HEARTBEAT_TIMEOUT = 2
@@ -149,22 +149,9 @@ class LogicFlow:
         topic = topic_names(self._prefix, "logic").control
         produce(self._bootstrap, topic, [Record(json.dumps(command).encode())])
 
-    @contextlib.contextmanager
-    def load(self) -> Iterator[None]:
+    def load(self) -> AbstractContextManager[None]:
         """Feed numbers without a pause while the block lasts."""
-        over = threading.Event()
-
-        def feed() -> None:
-            while not over.is_set():
-                self.feed(20)
-
-        thread = threading.Thread(target=feed)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
+        return feeding(lambda: self.feed(20))
 
     @property
     def plan_in_force(self) -> dict[str, Any]:

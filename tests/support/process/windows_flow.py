@@ -6,12 +6,11 @@ decision about logical time bridges the margin between both, so the topic alone 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
-import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +18,7 @@ from typing import NamedTuple
 from meander.state.times.time import to_millis
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import Record, consume_all, create_topic, produce, time_of, until
+from tests.support.process.feeding import feeding
 from tests.support.process.flow_process import FlowProcess, run_command
 
 HEARTBEAT_TIMEOUT = 2
@@ -126,23 +126,10 @@ class WindowsFlow:
         fed = len(self._visits)
         self._put([visit_of(n) for n in range(fed, fed + count)])
 
-    @contextlib.contextmanager
-    def load(self) -> Iterator[None]:
+    def load(self) -> AbstractContextManager[None]:
         """Feed some visits every now and then while the block lasts, which a busy machine stands:
         each command waits for the records before its time."""
-        over = threading.Event()
-
-        def feed() -> None:
-            while not over.wait(0.2):
-                self.feed(30)
-
-        thread = threading.Thread(target=feed)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
+        return feeding(lambda: self.feed(30), pause=0.2)
 
     def close(self) -> None:
         """Feed records without a user, of a time at which all windows are closed."""
