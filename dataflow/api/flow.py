@@ -179,7 +179,7 @@ class Flow(Definition):
         """Add a source of changes to the flow, and return the table of the newest row of each key.
 
         A record of `KafkaSource` replaces the row of its Kafka key, and a null deletes it. Other
-        sources give pairs of a key and a row, or None. With `ttl` a row lives for so many seconds
+        sources give pairs of a key and a row, or None. With `ttl` a row lives for `ttl` seconds
         of logical time after its last change; its end sends no change.
 
         >>> from meander import Flow, KafkaSource

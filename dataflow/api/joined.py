@@ -182,10 +182,10 @@ class Joinable(Extensible, Generic[T]):
         >>> [order["city"] for order in run.values("priced")]
         [None, 'Bern', 'Rome']
 
-        A record of a keyed stream pairs with each one of another whose key is the same, and whose
-        own time lies `within` so many seconds of its own, both ends included. `how="left"` gives
-        `step(left, None)` for a record with which nothing has paired once its time is over, and
-        "outer" also `step(None, right)`.
+        A record of a keyed stream pairs with the records of another that have the same key, and
+        own times `within[0]` to `within[1]` seconds behind its own, both included. `how="left"`
+        gives `step(left, None)` for a record with which nothing has paired once its time is over,
+        and "outer" also `step(None, right)`.
 
         A record pairs with nothing if its logical time is `late` seconds behind its own, or more:
         it goes to `.side("late")`.

@@ -394,7 +394,7 @@ class KeyedStream(Stream[T], Generic[T, K]):
         With `colocate=False` the bins of the operator move alone, and only where a command names
         the operator.
 
-        With `ttl` a key lives for so many seconds of logical time after its last record, or with
+        With `ttl` a key lives for `ttl` seconds of logical time after its last record, or with
         `refresh="create"` after its first one. Then the operator forgets it, and its next record
         meets a state of `init`.
         """

@@ -3,8 +3,8 @@
 A left and a right record of one key pair if and only if the own time of the right one lies within
 an interval around that of the left one. An own time closes `late` behind its end, the millisecond
 that follows it. A record is late if and only if its logical time is this close or later, as in
-windows. So no record that is not late pairs with one whose close has come: the comparison of own
-times alone decides, in any order of arrival. Cost: additions.
+windows. A record in time pairs with no record past its close, so the comparison of own times alone
+decides, in any order of arrival. Cost: additions.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Interval(NamedTuple):
         return own_ms + 1 + self.late + (self.high if side == LEFT else -self.low)
 
     def closed(self, side: int, now_ms: int) -> int:
-        """Return the last own time whose close has come, for records of a side."""
+        """Return the last own time that has closed, for records of a side."""
         return now_ms - self.close(side, 0)
 
 

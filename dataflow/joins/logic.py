@@ -62,7 +62,7 @@ class IntervalLogic:
         self._join, self.sealing, self._guard = join, sealing, guard
 
     def apply(self, store: Store, bins: Bins, rows: Rows, calls: Calls) -> Applied:
-        """Pair records with those that wait, and give up those whose closes have come."""
+        """Pair records with those that wait, and give up those that have closed."""
         assert rows.batch.keys is not None
         keys, all_bins = calls.with_callable_keys(rows.batch.keys, bins)
         with store.open_batch(keys, all_bins) as state_batch:
@@ -287,8 +287,8 @@ class _Pass:
             self._set_timer(record.key, from_millis(record.now), record.close)
 
     def _call(self, call: Call) -> bool:
-        """Give up the records of a key whose closes have come. Return whether this is the last call
-        of the timer."""
+        """Give up the records of a key that have closed. Return whether this is the last call of
+        the timer."""
         now, kept = to_millis(call.time), self._kept.of(call.key)
         steps = _Steps(self._join, self._guard)
         ends = [self._interval.closed(side, now) for side in _SIDES]
