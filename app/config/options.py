@@ -60,7 +60,7 @@ class Options:
     on_stop: OnStop = "checkpoint"
     """What the flow takes before SIGTERM ends it."""
     on_stop_timeout: float = 30.0
-    """The time that it may take."""
+    """The time that it may take; 0 for none at all."""
     metrics_port: int | None = None
     """The port of the driver's metrics; 0 for any free port, None for no metrics."""
     metrics_host: str = "127.0.0.1"
@@ -85,7 +85,7 @@ class Options:
             checked_whole("Options", "metrics_port", self.metrics_port, 0, MAX_PORT)
         for name in _TIMES:
             checked_number("Options", name, getattr(self, name), above=0)
-        for name in ("restart_backoff", "plan_cooldown"):
+        for name in _TIMES_OR_NONE:
             checked_number("Options", name, getattr(self, name), 0)
         for name in ("prefix", "host", "start", "metrics_host"):
             checked_text("Options", name, getattr(self, name))
@@ -96,9 +96,8 @@ class Options:
         checked_choice("Options", "on_stop", self.on_stop, get_args(OnStop))
 
 
-_TIMES = (
-    "heartbeat_timeout", "startup_timeout", "restart_window", "on_stop_timeout", "policy_interval",
-)  # fmt: skip
+_TIMES = ("heartbeat_timeout", "startup_timeout", "restart_window", "policy_interval")
+_TIMES_OR_NONE = ("restart_backoff", "on_stop_timeout", "plan_cooldown")
 _FLAGS = (
     "until_end", "fire_timers", "allow_dropped_state", "allow_nondeterminism", "skip_lost", "wait",
     "policies_dry_run",
