@@ -127,9 +127,11 @@ class Benchmark:
         table = Table(title=self.title, box=box.SIMPLE_HEAD, title_justify="left")
         for column in ("figure", "measured", "wanted", "by run"):
             table.add_column(column)
+        never = dict.fromkeys(self.never, 0)
         for name, value in figures.items():
-            least, most = self.at_least.get(name), self.at_most.get(name, 0)
-            wanted = f"<= {most}" if least is None else f">= {least}"
+            least, most = self.at_least.get(name), self.at_most.get(name, never.get(name))
+            wanted = "" if most is None else f"<= {most}"
+            wanted = wanted if least is None else f">= {least}"
             table.add_row(
                 name, f"{value:.3g}", wanted, ", ".join(f"{one:.3g}" for one in by_run[name])
             )

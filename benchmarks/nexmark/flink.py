@@ -22,6 +22,7 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from benchmarks.nexmark import engines
 from benchmarks.nexmark.flink_queries import statements
+from benchmarks.open_loop import Lost
 from benchmarks.running import WORKERS
 from meander.connectors.local_broker.broker import HOST, free_port
 from meander.connectors.local_broker.java import java
@@ -40,6 +41,8 @@ PUBLISHED = {
 PROMPT = {"execution.buffer-timeout.interval": "1 ms"}
 """Where latency counts, a buffer leaves before it is full; by default within 100 ms."""
 LOOK = 0.01
+PATIENCE = 300.0
+"""Seconds in which a bounded query has to end."""
 WITHIN = 120.0
 """Seconds in which the tasks of a query have to run."""
 
@@ -50,10 +53,17 @@ class Job:
 
     began: float
     _client: Any
+    _ended: Any
+    """A future of its end. A cluster that has ended makes no further one."""
 
     def ended(self) -> None:
-        """Return once a bounded query has ended."""
-        self._client.getJobExecutionResult().get()
+        """Return once a bounded query has ended. Raises Lost where it takes too long."""
+        deadline = time.monotonic() + PATIENCE
+        while not self._ended.isDone():
+            if time.monotonic() > deadline:
+                raise Lost(f"a query of Flink takes more than {PATIENCE:g} s")
+            time.sleep(LOOK)
+        self._ended.get()
 
     def cancel(self) -> None:
         """End a query."""
@@ -79,7 +89,7 @@ class Flink:
         client = environment.executeSql(insert).getJobClient().get()
         ended = client.getJobExecutionResult()
         _await_tasks(f"http://{HOST}:{port}/jobs/{client.getJobID().toString()}", ended.isDone)
-        return Job(time.time(), client)
+        return Job(time.time(), client, ended)
 
     def _environment(self, port: int, settings: dict[str, str]) -> Any:  # noqa: ANN401 - of Java
         flink = self._gateway.jvm.org.apache.flink
