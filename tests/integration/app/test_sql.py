@@ -56,6 +56,14 @@ by_page.fold("totals", lambda: {"seen": 0, "last": None}, add).sink(KafkaSink("P
 by_page.fold("backwards", str, lambda state, view: (state + view.page[0], None), codec=Reversed())
 minutes = by_page.window("minutes", tumbling(60)).fold(int, lambda count, _: count + 1)
 minutes.sink(KafkaSink("PREFIXminutes"))
+by_page.fold("recent", int, lambda count, _: (count + 1, None), ttl=3600)
+places = flow.table(KafkaSource("PREFIXplaces"), "places", ttl=86_400)
+by_page.join(places, name="located")
+by_page.join(places, on=lambda view: view.page, copies="everywhere", name="copied")
+places.join(places.map(lambda row: row["city"], name="cities"), name="both")
+by_page.join(by_page, within=(0, 30), name="pairs")
+of_minutes = views.collection(lambda view: (view.at // 60_000, view.at, 1), "visits")
+of_minutes.count("visits of minutes")
 """
 
 
@@ -93,6 +101,10 @@ def view(page: str, at: int) -> Record:
     return Record(json.dumps({"page": page, "at": at}).encode(), timestamp=at)
 
 
+def place(page: str, city: str) -> Record:
+    return Record(json.dumps({"city": city}).encode(), page.encode(), timestamp=500)
+
+
 def utc(millis: int) -> datetime:
     return datetime.fromtimestamp(millis / 1000, UTC)
 
@@ -101,7 +113,7 @@ def utc(millis: int) -> datetime:
 def asked(spark: SparkSession, bootstrap: str, prefix: str, tmp_path: Path) -> Asked:
     found = Asked(spark, bootstrap, prefix, tmp_path)
     found.module.write_text(FLOW.replace("PREFIX", prefix))
-    for topic in ("views", "totals", "minutes"):
+    for topic in ("views", "totals", "minutes", "places"):
         create_topic(bootstrap, prefix + topic, 2)
     return found
 
@@ -112,6 +124,8 @@ def test_queries_read_the_states_and_topics_of_a_running_flow(
 ) -> None:
     records = [view("home", 1000), view("home", 2000), view("help", 3000), Record(b"{")]
     produce(bootstrap, prefix + "views", [*records, view("home", MINUTE + 1)])
+    places = {"home": "Bern", "help": "Rome"}
+    produce(bootstrap, prefix + "places", [place(*one) for one in places.items()])
     with meander(tmp_path, bootstrap, "run", str(asked.module), "--prefix", prefix) as flow:
         flow.until_event("started")
         until(lambda: len(consume_all(bootstrap, f"{prefix}totals")) == 4, "the results")
@@ -120,6 +134,8 @@ def test_queries_read_the_states_and_topics_of_a_running_flow(
             assert taken.exit_code() == 0, taken.said
         expect_views(asked)
         expect_views_by_name(asked, prefix)
+        until(lambda: asked.rows(STATES) == OF_PAGES, "the newest checkpoint has the states")
+        expect_stored_states(asked)
         command = ["sql", str(asked.module), "--prefix", prefix, "--at", "early"]
         with meander(tmp_path, bootstrap, *command, "select value.seen from totals") as done:
             assert done.exit_code() == 0, done.said
@@ -149,6 +165,30 @@ def expect_views(asked: Asked) -> None:
     assert Counter(one["page"] for one in read) == {"home": 3, "help": 1, None: 1}
     assert [one["page"] for one in read if one["error"] is not None] == [None]
     assert [one.name for one in query.with_errors] == [asked.source]
+
+
+STATES = """
+    select key, l.value.city as located, c.value.city as copied, b.value[0][1] as both, r.value as n
+    from located l join copied c using (key) join both b using (key) join recent r using (key)
+    order by key
+"""
+OF_PAGES: list[Fields] = [
+    {"key": "help", "located": "Rome", "copied": "Rome", "both": '"Rome"', "n": 1},
+    {"key": "home", "located": "Bern", "copied": "Bern", "both": '"Bern"', "n": 3},
+]
+"""The states of joins with a table and of a fold with a time to live: each row once."""
+
+
+def expect_stored_states(asked: Asked) -> None:
+    """Collections show their rows, and entries that are no states of keys do not show."""
+    visits = "select key, value, count from `visits of minutes` order by key"
+    ones = [{"key": 0, "value": 3, "count": 1}, {"key": 1, "value": 1, "count": 1}]
+    until(lambda: asked.rows(visits) == ones, "the newest checkpoint has the collection")
+    names = "minutes", "pairs", "places expiry", "copied", "recent"
+    union = " union all ".join(f"select key, error from `{name}`" for name in names)
+    assert asked.rows(f"select * from ({union}) where key is null or error is not null") == []
+    copied = asked.rows("select key, value.city from copied order by key", by_name=True)
+    assert copied == [{"key": "help", "city": "Rome"}, {"key": "home", "city": "Bern"}]
 
 
 def expect_views_by_name(asked: Asked, prefix: str) -> None:
