@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from meander.state.encoding import codec
 from meander.state.encoding.codec import PlainCodec
@@ -68,5 +68,5 @@ def key_of_entry(entry: bytes) -> object:
     >>> key_of_entry(entry_key(7, "DE"))
     'DE'
     """
-    _, key = codec.decode(entry)
+    _, key = cast(tuple[int, object], codec.decode(entry))
     return key
