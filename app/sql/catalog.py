@@ -8,7 +8,7 @@ for all views. Cost: a request for the topics; a checkpoint is read once a state
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property, partial
 from pathlib import Path
@@ -37,6 +37,7 @@ from meander.connectors.spark.views import RowSource
 from meander.connectors.topics.checkpointed_bins import written_codec
 from meander.connectors.topics.internal_topics import TopicNames
 from meander.dataflow.api.nodes import KeyedNode, SinkNode, SourceNode
+from meander.dataflow.tables.copies import COPIES
 from meander.schemas.errors import SetupError
 from meander.state.checkpoint.arrangements import KeptArrangement
 from meander.state.checkpoint.checkpoint import Checkpoint
@@ -129,7 +130,10 @@ class Catalog:
         windows: dict[str, ColumnType | None] = {"start": INT, "end": INT}
         columns = {"key": None, **(windows if windows_of(node) else {}), "value": None}
         opened = StateDecoder(view.name, codec.name, self.module)
-        return of_states(view.name, self.checkpoint, columns, opened)
+        read = self.checkpoint
+        if codec.name == COPIES.name:
+            read = _of_one_bin(read, view.name)
+        return of_states(view.name, read, columns, opened)
 
     def _topic_rows(self, topic: str) -> TopicRows:
         ranges = tuple(ranges_of(self.settings, [topic]))
@@ -176,6 +180,12 @@ class Catalog:
         """Return the collections by the names of their views."""
         kept = () if self.missing_states is not None else self.checkpoint.cut.arrangements
         return {_collection_name(one): one for one in kept}
+
+
+def _of_one_bin(checkpoint: Checkpoint, operator: str) -> Checkpoint:
+    """Return a checkpoint with one bin of an operator, where each bin has a copy of a table."""
+    first = next(one for one in checkpoint.manifests if one.operator == operator)
+    return replace(checkpoint, manifests=(first,))
 
 
 def _collection_name(one: KeptArrangement) -> str:

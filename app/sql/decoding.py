@@ -32,6 +32,7 @@ from meander.dataflow.api.flow import Flow
 from meander.dataflow.api.nodes import KeyedNode, ProcessLogic, SinkNode, SourceNode
 from meander.dataflow.operators.error_policy import describe, failure
 from meander.dataflow.operators.keyed.logic import unmarked
+from meander.dataflow.tables.copies import COPIES, key_of_entry
 from meander.dataflow.windows.columnar import ColumnarWindows
 from meander.dataflow.windows.open_windows import Logic, OpenWindow, open_windows
 from meander.schemas.errors import SetupError
@@ -41,6 +42,7 @@ from meander.state.encoding import codec
 from meander.state.encoding.codec import DEFINED, PLAIN
 from meander.state.encoding.expiring import split_due
 from meander.state.encoding.named_types import use
+from meander.state.encoding.timers import ROW
 
 
 @functools.lru_cache(maxsize=1)
@@ -175,8 +177,14 @@ class StateDecoder:
             )
         if not _is_plain(self.codec):
             decode = bytes if node is None else node.codec.decode
+        decode_key: Callable[[bytes], object] = (
+            key_of_entry if self.codec == COPIES.name else codec.decode
+        )
         return lambda _, entries: [
-            row for key, data in entries for row in _state_rows(key, data, decode, logic)
+            row
+            for key, data in entries
+            if not key.startswith(ROW)
+            for row in _state_rows(key, data, decode_key, decode, logic)
         ]
 
 
@@ -191,12 +199,16 @@ def _plain_state(data: bytes) -> object:
 
 
 def _state_rows(
-    key: bytes, data: bytes, decode: Callable[[bytes], object], logic: Logic | None
+    key: bytes,
+    data: bytes,
+    decode_key: Callable[[bytes], object],
+    decode: Callable[[bytes], object],
+    logic: Logic | None,
 ) -> Iterator[Row]:
     """Yield the row of a state, or one for each of its windows."""
     name: object = None
     try:
-        name = codec.decode(key)
+        name = decode_key(key)
         state = decode(split_due(data)[1])
         if logic is None:
             yield name, state, None

@@ -23,7 +23,7 @@ from meander.dataflow.operators.keyed.expiry import Expiry
 from meander.dataflow.operators.retries import OnError, fallback
 from meander.dataflow.tables import changes, foreign_keys, row_expiry, row_join
 from meander.dataflow.tables.changes import TableChange
-from meander.dataflow.tables.copies import first_of, keys_of_bins, to_each
+from meander.dataflow.tables.copies import COPIES, first_of, keys_of_bins, to_each
 from meander.dataflow.tables.logic import pair
 from meander.dataflow.tables.row_functions import (
     Change,
@@ -34,7 +34,7 @@ from meander.dataflow.tables.row_functions import (
 )
 from meander.schemas.errors import SetupError
 from meander.schemas.option_values import checked_choice
-from meander.state.encoding.codec import PLAIN, PlainCodec
+from meander.state.encoding.codec import PLAIN
 from meander.state.encoding.record import Record
 
 if TYPE_CHECKING:
@@ -360,8 +360,7 @@ def join_table(
         remedy = "call key_by before, as the bins of its records have the copies"
     if not isinstance(keyed, KeyedStream):
         raise SetupError(f"operator {name!r}", "it joins records without keys", remedy)
-    # Rows and copies of rows are different states.
-    codec = PLAIN if copies == "one" else PlainCodec.of("copies of a table")
+    codec = PLAIN if copies == "one" else COPIES
     options: KeyedOptions = "event", codec, on_error, colocate, table._expiry
     return KeyedStream(stream._flow, keyed._keyed(name, (changed, keyed), logic, options))
 

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Final, cast
 
 from meander.state.encoding import codec
+from meander.state.encoding.codec import PlainCodec
 from meander.state.keys.bins import BinSpace
+
+COPIES: Final = PlainCodec.of("copies of a table")
+"""The codec of copies of rows. It has a name of its own, as rows and their copies are different
+states."""
 
 
 @cache
@@ -45,4 +50,23 @@ def to_each(keys: Sequence[int]) -> Callable[[tuple[object, object]], Iterator[o
 def first_of(copy: Any) -> int:  # noqa: ANN401 (a value of `to_each`)
     """Return the key of a copy."""
     key: int = copy[0]
+    return key
+
+
+def entry_key(bin: int, key: object) -> bytes:
+    """Return the encoded key of a row in the copy of a bin.
+
+    >>> codec.decode(entry_key(7, "DE"))
+    (7, 'DE')
+    """
+    return codec.encode_key((bin, key))
+
+
+def key_of_entry(entry: bytes) -> object:
+    """Return the key of a row, given that of its entry.
+
+    >>> key_of_entry(entry_key(7, "DE"))
+    'DE'
+    """
+    _, key = cast(tuple[int, object], codec.decode(entry))
     return key

@@ -19,6 +19,7 @@ from meander.dataflow.operators.keyed.callbacks import CallKind, Calls
 from meander.dataflow.operators.keyed.expiry import Expiry
 from meander.dataflow.operators.keyed.logic import Applied, Sealing
 from meander.dataflow.records.batch import Batch
+from meander.dataflow.tables.copies import entry_key
 from meander.state.encoding import codec
 from meander.state.encoding.cells import ABSENT
 from meander.state.encoding.expiring import NEVER
@@ -150,15 +151,6 @@ class CopiesJoin(TableJoin):
             except failure() as error:
                 keys.append(error)
         return keys
-
-
-def entry_key(bin: int, key: object) -> bytes:
-    """Return the encoded key of a row in the copy of a bin.
-
-    >>> codec.decode(entry_key(7, "DE"))
-    (7, 'DE')
-    """
-    return codec.encode_key((bin, key))
 
 
 def pair(value: Any, row: Any) -> tuple[Any, Any]:  # noqa: ANN401 (any record and row)

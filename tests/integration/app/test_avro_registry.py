@@ -19,6 +19,7 @@ from meander.schemas.status import Event
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.schema_registry import SchemaRegistry, schema_registry
 from tests.support.kafka.topics import PATIENCE, Record, consume_all, create_topic, produce
+from tests.support.process.flow_process import meander
 
 LOGIN = "me:hidden"
 FLOW = """
@@ -179,6 +180,16 @@ def test_three_topics_in_avro_are_merged_on_two_workers(
     assert sorted(one.value or b"" for one in dead) == [b"\0\0\0\0\x63abc", b"{}"]
     assert f"{prefix}enriched-value" in served.subjects
     assert "hidden" not in caplog.text
+    query = f"""
+        select value.kind, count(*) as n from `{prefix}enriched` group by 1
+        union all select 'unread', count(*) from `{prefix}orders` where error is not null
+        order by 1
+    """
+    asked = "sql", str(module), query, "--prefix", prefix, "--format", "json"
+    with meander(module.parent, broker.bootstrap, *asked) as sql:
+        assert sql.exit_code() == 0, sql.said
+    found = [(one["kind"], one["n"]) for one in sql.events]
+    assert found == [("click", 20), ("order", 40), ("unread", 2)]
 
 
 def test_a_start_is_refused_where_the_registry_refuses_a_schema_or_does_not_answer(

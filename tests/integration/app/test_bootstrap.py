@@ -36,6 +36,9 @@ from tests.support.process.flow_process import meander
 
 KEYS = 20_000
 ORDERS = 3_000
+START_MS = 1000
+CUSTOMERS = 5_000
+"""The rows of a table that an order may meet."""
 
 FLOW = """
 from meander import KafkaSink, KafkaSource
@@ -63,6 +66,9 @@ orders = flow.source(KafkaSource("{prefix}orders")).key_by(lambda order: order["
 orders.fold("totals", init=lambda: (0, 0.0), step=add).sink(KafkaSink("{prefix}totals"))
 orders.fold("mean", columns.mean("amount"))
 orders.fold("backwards", lambda: "", lambda state, _: (state, None), codec=Reversed())
+customers = flow.table(KafkaSource("{prefix}customers"), "customers")
+joined = orders.join(customers, name="joined", step=lambda one, row: [one["customer"], row["n"]])
+joined.sink(KafkaSink("{prefix}joined"))
 """
 
 
@@ -75,7 +81,7 @@ class Rig:
         self.module.write_text(FLOW.format(prefix=prefix))
         self.options = Options({"bootstrap.servers": bootstrap}, 2, prefix, until_end=True)
         self.names = topic_names(prefix, "orders")
-        for topic in ("orders", "totals"):
+        for topic in ("orders", "totals", "customers", "joined"):
             create_topic(bootstrap, prefix + topic, 4)
 
     def redefine(self, old: str, new: str) -> None:
@@ -138,6 +144,7 @@ def test_a_flow_goes_on_from_the_states_of_a_table(
         assert command.exit_code() == 0, command.said
     (told,) = command.events
     assert (told["checkpoint"], told["keys"], told["bins"]) == (1, KEYS, 4)
+    rig.bootstrap_(table(spark, CUSTOMERS), "joined")
 
     chance = random.Random(5)
     states = {f"c{i}": (i, i * 0.5) for i in range(KEYS)}
@@ -152,11 +159,30 @@ def test_a_flow_goes_on_from_the_states_of_a_table(
     # One partition, so that there is one order.
     produce(
         rig.bootstrap, rig.prefix + "orders",
-        [Record(json.dumps({"customer": c, "amount": a}).encode(), partition=1, timestamp=i)
-         for i, (c, a) in enumerate(orders)],
+        [Record(json.dumps({"customer": c, "amount": a}).encode(), partition=1, timestamp=at)
+         for at, (c, a) in enumerate(orders, START_MS)],
+    )  # fmt: skip
+    known = {f"c{i}": i for i in range(CUSTOMERS)}
+    half = ORDERS // 2
+    changed, deleted, *_ = dict.fromkeys(one for one, _ in orders[half:] if one in known)
+    produce(
+        rig.bootstrap, rig.prefix + "customers",
+        [Record(b'{"n": -1}', changed.encode(), timestamp=START_MS + half),
+         Record(None, deleted.encode(), timestamp=START_MS + half)],
     )  # fmt: skip
     with caplog.at_level(logging.INFO):
         rig.run(context)
+
+    rows = []
+    for i, (customer, _) in enumerate(orders):
+        if i == half:
+            known[changed] = -1
+            del known[deleted]
+        if customer in known:
+            rows.append([customer, known[customer]])
+    joined = consume_all(rig.bootstrap, rig.prefix + "joined")
+    met = [json.loads(one.value or b"") for one in joined]
+    assert sorted(met) == sorted(rows), "each order meets the row of its time"
 
     results = [(json.loads(r.value or b""), dict(r.headers)["meander.worker"]) for r in
                consume_all(rig.bootstrap, rig.prefix + "totals")]  # fmt: skip
@@ -164,7 +190,7 @@ def test_a_flow_goes_on_from_the_states_of_a_table(
     found = by_customer(value for value, _ in results)
     assert found == by_customer(expected), "each customer's in order (I3)"
     assert {worker for _, worker in results} == {b"0", b"1"}
-    assert "checkpoint_selected number=1 operators=totals" in caplog.text
+    assert "checkpoint_selected number=2 operators=joined,totals" in caplog.text
     loaded = [r.getMessage() for r in caplog.records if "state_restored" in r.getMessage()]
     assert len(loaded) == 2, "each worker has loaded its own share"
 

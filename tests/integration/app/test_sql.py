@@ -56,6 +56,13 @@ by_page.fold("totals", lambda: {"seen": 0, "last": None}, add).sink(KafkaSink("P
 by_page.fold("backwards", str, lambda state, view: (state + view.page[0], None), codec=Reversed())
 minutes = by_page.window("minutes", tumbling(60)).fold(int, lambda count, _: count + 1)
 minutes.sink(KafkaSink("PREFIXminutes"))
+by_page.fold("recent", int, lambda count, _: (count + 1, None), ttl=3600)
+places = flow.table(KafkaSource("PREFIXplaces"), "places", ttl=86_400)
+by_page.join(places, name="located")
+by_page.join(places, on=lambda view: view.page, copies="everywhere", name="copied")
+places.join(places.map(lambda row: row["city"], name="cities"), name="both")
+of_minutes = views.collection(lambda view: (view.at // 60_000, view.at, 1), "visits")
+of_minutes.count("visits of minutes")
 """
 
 
@@ -93,6 +100,10 @@ def view(page: str, at: int) -> Record:
     return Record(json.dumps({"page": page, "at": at}).encode(), timestamp=at)
 
 
+def place(page: str, city: str) -> Record:
+    return Record(json.dumps({"city": city}).encode(), page.encode(), timestamp=500)
+
+
 def utc(millis: int) -> datetime:
     return datetime.fromtimestamp(millis / 1000, UTC)
 
@@ -101,7 +112,7 @@ def utc(millis: int) -> datetime:
 def asked(spark: SparkSession, bootstrap: str, prefix: str, tmp_path: Path) -> Asked:
     found = Asked(spark, bootstrap, prefix, tmp_path)
     found.module.write_text(FLOW.replace("PREFIX", prefix))
-    for topic in ("views", "totals", "minutes"):
+    for topic in ("views", "totals", "minutes", "places"):
         create_topic(bootstrap, prefix + topic, 2)
     return found
 
@@ -112,6 +123,8 @@ def test_queries_read_the_states_and_topics_of_a_running_flow(
 ) -> None:
     records = [view("home", 1000), view("home", 2000), view("help", 3000), Record(b"{")]
     produce(bootstrap, prefix + "views", [*records, view("home", MINUTE + 1)])
+    places = {"home": "Bern", "help": "Rome"}
+    produce(bootstrap, prefix + "places", [place(*one) for one in places.items()])
     with meander(tmp_path, bootstrap, "run", str(asked.module), "--prefix", prefix) as flow:
         flow.until_event("started")
         until(lambda: len(consume_all(bootstrap, f"{prefix}totals")) == 4, "the results")
@@ -119,6 +132,7 @@ def test_queries_read_the_states_and_topics_of_a_running_flow(
         with meander(tmp_path, bootstrap, *taking) as taken:
             assert taken.exit_code() == 0, taken.said
         expect_views(asked)
+        until(lambda: asked.rows(STATES) == OF_PAGES, "the newest checkpoint has the states")
         expect_views_by_name(asked, prefix)
         command = ["sql", str(asked.module), "--prefix", prefix, "--at", "early"]
         with meander(tmp_path, bootstrap, *command, "select value.seen from totals") as done:
@@ -151,12 +165,28 @@ def expect_views(asked: Asked) -> None:
     assert [one.name for one in query.with_errors] == [asked.source]
 
 
+STATES = """
+    select l.key, l.value.city as located, c.value.city as copied, b.value[0][1] as both,
+           r.value as n, v.value as visits
+    from located l join copied c using (key) join both b using (key) join recent r using (key)
+    cross join (select value from `visits of minutes` where key = 0 and count = 1) v
+    order by l.key
+"""
+OF_PAGES: list[Fields] = [
+    {"key": "help", "located": "Rome", "copied": "Rome", "both": '"Rome"', "n": 1, "visits": 3},
+    {"key": "home", "located": "Bern", "copied": "Bern", "both": '"Bern"', "n": 3, "visits": 3},
+]
+"""Joins with a table, a fold with a time to live and a collection: each row once."""
+
+
 def expect_views_by_name(asked: Asked, prefix: str) -> None:
     """A flow whose definition is not at hand has views: JSON, and states of plain values."""
     results = "select value.page, value.seen from `PREFIXtotals` where value.seen > 2"
     assert asked.rows(results, by_name=True) == [{"page": "home", "seen": 3}]
     own = asked.rows("select value from backwards where key = 'home'", by_name=True)
     assert own == [{"value": b"hhh"}]
+    copied = asked.rows("select key, value.city from copied order by key", by_name=True)
+    assert copied == [{"key": "help", "city": "Rome"}, {"key": "home", "city": "Bern"}]
     unknown = asked.rows("select error from totals limit 1", by_name=True)
     assert "the flow names no type 'View'" in str(unknown)
 

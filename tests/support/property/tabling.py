@@ -15,7 +15,7 @@ from typing import Any
 
 from meander import KeyedStream
 from meander.dataflow.api.joined import How
-from meander.dataflow.tables.logic import entry_key
+from meander.dataflow.tables.copies import entry_key
 from meander.state.encoding import codec
 from meander.state.keys.bins import BinSpace
 from tests.support.property import shapes

@@ -8,10 +8,12 @@ import pytest
 
 from meander.app.sql.decoding import StateDecoder, TopicDecoders, flow_of, keyed_node
 from meander.connectors.spark.views import Row
+from meander.dataflow.tables.copies import COPIES, entry_key
 from meander.schemas.errors import SetupError
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.encoding import codec
 from meander.state.encoding.expiring import with_due
+from meander.state.encoding.timers import TIMER, row_key
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import ExecutionId
 
@@ -63,6 +65,17 @@ def test_a_state_is_an_object_of_the_flow(module: Path) -> None:
 def test_a_due_time_is_no_part_of_a_state(module: Path) -> None:
     decoder = StateDecoder("last", "msgpack", module)
     assert rows(decoder, with_due(7, codec.encode(3))) == [("home", 3, None)]
+
+
+def test_a_copied_row_has_its_key_alone() -> None:
+    decoder = StateDecoder("copied", COPIES.name)
+    entries = [(entry_key(3, "home"), codec.encode("Bern"))]
+    assert decoder()(NONE, entries) == [("home", "Bern", None)]
+
+
+def test_an_entry_that_is_no_state_of_a_key_is_no_row(module: Path) -> None:
+    entries = [(row_key(TIMER, 7, HOME), b"\0"), (HOME, codec.encode(3))]
+    assert StateDecoder("last", "msgpack", module)()(NONE, entries) == [("home", 3, None)]
 
 
 def test_each_open_window_is_a_row(module: Path) -> None:

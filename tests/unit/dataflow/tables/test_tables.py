@@ -167,6 +167,25 @@ def test_a_failing_step_or_key_is_a_dead_letter_of_its_record() -> None:
     assert run.values("results") == [0.0, 1.0]
 
 
+def test_a_left_row_that_its_foreign_key_has_no_room_for_is_a_dead_letter() -> None:
+    flow = Flow("full", bins=1)
+    customers = flow.table(KafkaSource("customers"), "customers")
+    orders = flow.table(KafkaSource("orders"), "orders")
+    cities = orders.join(customers, on=lambda order: order[0], step=lambda _, city: city)
+    cities.sink(KafkaSink("results"))
+    with TestFlow(flow) as run:
+        run.feed("customers", "Bern", key="Ada", ms=10)
+        for n in range(3):
+            run.feed("orders", ["Ada", "x" * (3 << 20)], key=str(n), ms=20 + n)
+        run.feed("customers", "Rome", key="Ada", ms=30)
+        run.run()
+        (letter,) = run.dead_letters
+        assert letter.operator == "join pairs"
+        assert "only with entries of up to 8,388," in str(letter.reason)
+    rows = [(one.key, one.value) for one in run.results("results")]
+    assert rows == [(b"0", "Bern"), (b"1", "Bern"), (b"0", "Rome"), (b"1", "Rome")]
+
+
 def test_two_joins_read_one_table() -> None:
     flow = Flow("two")
     customers, orders = customers_and_orders(flow)
