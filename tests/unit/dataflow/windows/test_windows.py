@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ from meander import (
     Flow,
     KafkaSink,
     KafkaSource,
+    KeyedStream,
     SetupError,
     WindowContext,
+    columns,
     count,
     field,
     hopping,
@@ -21,7 +24,7 @@ from meander import (
     tumbling,
 )
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.api.windowed import Emit
+from meander.dataflow.api.windowed import Emit, WindowedStream
 from meander.dataflow.windows.window import Windows
 from meander.testing import TestFlow
 from tests.support.property.case_run import keyed_operators
@@ -105,7 +108,7 @@ def test_windows_hold_the_records_that_are_not_late(
         (count(2), "each", [5, 1, 9], [(5, 6, 1), (1, 6, 2), (9, 10, 1)]),
         (sliding(0.03, late=0.01), "each", [0, 8, 4], [(-29, 1, 1), (-21, 9, 2), (-25, 5, 2),
                                                       (-21, 9, 3)]),
-        # Once at 40, as nothing has changed until 80; a record of the very time comes behind.
+        # Once before 40, as nothing has changed until 80.
         (tumbling(0.1), 0.04, [10, 20, 85], [(0, 100, 2), (0, 100, 3)]),
         (tumbling(0.1), 0.04, [10, 40, 85], [(0, 100, 1), (0, 100, 2), (0, 100, 3)]),
         (tumbling(0.1), 0.2, [10, 20], [(0, 100, 2)]),
@@ -135,25 +138,77 @@ def test_a_fold_that_changes_its_state_in_place_leaves_results_as_they_are() -> 
     assert [one["value"] for one in results] == [[10], [10, 40], [10, 40]]
 
 
-def test_a_result_has_the_time_of_its_close() -> None:
+def test_a_result_has_the_last_time_before_its_close() -> None:
     with TestFlow(flow_of(tumbling(0.1, late=0.05)), partitions=1) as run:
         run.feed("in", {"at": 10}, {"at": 400})
         run.run()
-        assert [one.ms for one in run.records("out")] == [150, 550]
+        assert [one.ms for one in run.records("out")] == [149, 549]
 
 
-@pytest.mark.parametrize(("offset", "starts"), [(0.0, [80, 90, 100]), (0.006, [90, 100, 110])])
-def test_a_window_of_results_holds_those_that_close_in_it(offset: float, starts: list[int]) -> None:
+def fold(windowed: WindowedStream[Any, Any], **options: Any) -> KeyedStream[Any, Any]:
+    return windowed.fold(int, lambda n, record: n + 1, merge=lambda a, b: a + b, **options)
+
+
+def fold_columns(windowed: WindowedStream[Any, Any]) -> KeyedStream[Any, Any]:
+    return windowed.fold(columns.count())
+
+
+def process(windowed: WindowedStream[Any, Any]) -> KeyedStream[Any, Any]:
+    def closed(context: WindowContext[str], n: int) -> None:
+        context.emit({"start": context.window.start, "end": context.window.end})
+
+    return windowed.process(int, lambda c, n, record: n + 1, closed, merge=lambda a, b: a + b)
+
+
+def top(windowed: WindowedStream[Any, Any]) -> KeyedStream[Any, Any]:
+    return windowed.fold(columns.count()).top(1).key_by(lambda result: "key")
+
+
+@pytest.mark.parametrize("late", [0, 10])
+@pytest.mark.parametrize(
+    ("windows", "results"),
+    [
+        (tumbling, fold), (tumbling, fold_columns), (tumbling, process), (tumbling, top),
+        (partial(hopping, every=20), fold_columns), (session, fold), (session, fold_columns),
+        (sliding, fold),
+    ],
+)  # fmt: skip
+def test_results_of_minutes_count_in_their_hour(windows: Any, results: Any, late: int) -> None:
+    def listed(results: list[Any], result: Any) -> list[Any]:
+        return [*results, [result["start"], result["end"]]]
+
     flow = Flow("windows")
     records = flow.source(KafkaSource("in", time=field("at"))).key_by(lambda record: "key")
-    first = records.window("first", tumbling(0.01, late=0.005)).fold(int, lambda n, record: n + 1)
-    second = first.window("second", tumbling(0.03, offset=offset))
-    second.fold(list, lambda some, result: [*some, result["start"]]).sink(KafkaSink("out"))
+    minutes = results(records.window("minute", windows(60, late=late)))
+    minutes.map(lambda result: [result["start"], result["end"]]).sink(KafkaSink("minutes"))
+    hours = minutes.window("hour", tumbling(3600, late=late)).fold(list, listed)
+    hours.sink(KafkaSink("out"), "write")
+    hours.side("late").sink(KafkaSink("late"), "write late")
     with TestFlow(flow, partitions=1) as run:
-        run.feed("in", *({"at": at} for at in range(0, 200, 5)))
+        # Both ends of an hour, and a record out of order.
+        own = 59_000, 61_000, 3_480_000, 3_599_999, 3_600_000, 3_595_000, 7_199_999, 20_000_000
+        run.feed("in", *({"at": at} for at in own))
+        run.run()
+        given: list[Any] = run.values("minutes")
+        found: list[Any] = run.values("out")
+        assert run.values("late") == []
+    of_hours = [(hour["start"], end) for hour in found for _, end in hour["value"]]
+    assert sorted(end for _, end in of_hours) == sorted(end for _, end in given)
+    assert all(start < end <= start + 3_600_000 for start, end in of_hours)
+    assert len({start for start, _ in of_hours}) > 2
+
+
+def test_a_result_so_far_counts_where_it_is_given() -> None:
+    flow = Flow("windows")
+    records = flow.source(KafkaSource("in", time=field("at"))).key_by(lambda record: "key")
+    sums = fold(records.window("long", tumbling(0.1, late=0.02)), emit=0.04)
+    sums.window("short", tumbling(0.05, late=0.02)).reduce(lambda a, b: b).sink(KafkaSink("out"))
+    with TestFlow(flow, partitions=1) as run:
+        run.feed("in", *({"at": at} for at in (10, 50, 300)))
         run.run()
         results: list[Any] = run.values("out")
-    assert starts in [one["value"] for one in results]
+    # The results so far of 10 and 50 are from 39 and 79; that of the close is from 99.
+    assert [(one["start"], one["value"]["value"]) for one in results][:2] == [(0, 1), (50, 2)]
 
 
 @pytest.mark.parametrize(
@@ -199,7 +254,7 @@ def test_functions_of_a_process_see_the_window_and_its_close() -> None:
         return n + 1
 
     def closed(context: WindowContext[str], n: int) -> None:
-        context.emit((context.key, *context.window, n, context.time_ms))
+        context.emit((context.key, *context.window, n, context.event_ms, context.time_ms))
 
     found = records.window("w", tumbling(0.1, late=0.01)).process(int, seen, closed, side=["odd"])
     found.sink(KafkaSink("out"), "write")
@@ -207,7 +262,7 @@ def test_functions_of_a_process_see_the_window_and_its_close() -> None:
     with TestFlow(flow, partitions=1) as run:
         run.feed("in", {"at": 10}, {"at": 104}, {"at": 51})
         run.run()
-    assert run.values("out") == [["key", 0, 100, 2, 110], ["key", 100, 200, 1, 210]]
+    assert run.values("out") == [["key", 0, 100, 2, 99, 109], ["key", 100, 200, 1, 199, 209]]
     assert run.values("odd") == [[0, 100, 51, 104]]
 
 
