@@ -26,6 +26,7 @@ from meander import (
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.api.windowed import Emit, WindowedStream
 from meander.dataflow.windows.window import Windows
+from meander.state.times.time import from_millis
 from meander.testing import TestFlow
 from tests.support.property.case_run import keyed_operators
 
@@ -196,6 +197,25 @@ def test_results_of_minutes_count_in_their_hour(windows: Any, results: Any, late
     assert sorted(end for _, end in of_hours) == sorted(end for _, end in given)
     assert all(start < end <= start + 3_600_000 for start, end in of_hours)
     assert len({start for start, _ in of_hours}) > 2
+
+
+@pytest.mark.parametrize("windows", [tumbling(0.1), session(0.001), sliding(0.001)], ids=str)
+@pytest.mark.parametrize("results", [fold, fold_columns])
+def test_a_window_holds_all_records_of_its_last_millisecond(windows: Windows, results: Any) -> None:
+    """An idle advance divides a millisecond into times before and behind it."""
+    flow = Flow("windows")
+    records = flow.source(KafkaSource("in", time=field("at"))).key_by(lambda record: "key")
+    results(records.window("w", windows)).sink(KafkaSink("out"), "write")
+    records.sink(KafkaSink("seen"), "write records")
+    with TestFlow(flow, partitions=1) as run:
+        run.feed("in", {"at": 99})
+        run.run_until_idle()
+        run.feed("in", {"at": 99}, {"at": 100})
+        run.run()
+        _, second, _ = (one.time for one in run.results("seen"))
+        assert from_millis(99) < second < from_millis(100)
+        found: list[Any] = run.values("out")
+    assert [one["value"] for one in found] == [2, 1]
 
 
 def test_a_result_so_far_counts_where_it_is_given() -> None:
