@@ -295,7 +295,7 @@ class Reference:
     """The place of each call that gives a result, the start of its window, the result and its own
     time."""
     refused: list[object] = field(default_factory=list)
-    """The values of records whose function raises, and None for each close that does."""
+    """The values of records whose function raises, and what windows lose whose close does."""
 
     def run(self, records: Sequence[Timed]) -> tuple[list[Timed], list[Timed], dict[bytes, object]]:
         """Return results, late records and the final states."""
@@ -331,7 +331,9 @@ class Reference:
 
     def _at_close(self, key: bytes, close: int, window: Window, members: Sequence[Timed]) -> None:
         if self.operator.loses(members):
-            self.refused.append(None)
+            lost = self._result(window, members)
+            lost["state"] = lost.pop("value")
+            self.refused.append(lost)
         else:
             self._before(key, close, window.start, window, members)
 
