@@ -545,7 +545,7 @@ class KeyedStream(Stream[T], Generic[T, K]):
         `sliding`, `session` or `count`. `fold`, `reduce` or `process` of the returned stream says
         what a window gives.
 
-        A window closes once the frontier has passed its end by `late` seconds. A record whose
+        A window closes once the frontier reaches `late` seconds behind its end. A record whose
         logical time is that or later is late for the window.
 
         >>> from meander import Flow, KafkaSink, KafkaSource, field, tumbling

@@ -56,6 +56,16 @@ class Interval(NamedTuple):
         with it are late."""
         return own_ms + 1 + self.late + (self.high if side == LEFT else -self.low)
 
+    def alone(self, side: int, own_ms: int) -> int:
+        """Return the own time of the result of a record alone: the later one of its own and of the
+        last record that could pair with it.
+
+        >>> interval = Interval(low=0, high=600, late=10)
+        >>> interval.alone(LEFT, 5_000), interval.alone(RIGHT, 5_000)
+        (5600, 5000)
+        """
+        return max(own_ms, self.partners(side, own_ms)[1])
+
     def closed(self, side: int, now_ms: int) -> int:
         """Return the last own time that has closed, for records of a side."""
         return now_ms - self.close(side, 0)

@@ -2,15 +2,14 @@
 
 Guarantees that the logs alone decide about pairs, as `interval.py` says, and that a step that
 raises takes only its own pair: the record stays, and a dead letter has both values. Invariant: a
-key with records that wait has a timer at the first of their closes or earlier. A pass reads and
-writes the state of a key once. Cost: O(pairs + log n) per record, besides those of `KeptRecords`,
-and one timer per close at which records of a key go.
+key with records that wait has a timer at the last time before the first of their closes, or
+earlier. A pass reads and writes the state of a key once. Cost: O(pairs + log n) per record, besides
+those of `KeptRecords`, and one timer per close at which records of a key go.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -39,7 +38,7 @@ from meander.state.encoding import codec
 from meander.state.encoding.cells import ABSENT
 from meander.state.encoding.codec import Sealed
 from meander.state.store.store import Bins, StateBatch, Store
-from meander.state.times.time import checked_millis, from_millis, to_millis
+from meander.state.times.time import before_millis, checked_millis, from_millis, to_millis
 
 MAX_RESULTS: Final = 1 << 16
 """The results after which a pass ends."""
@@ -225,8 +224,7 @@ class _Pass:
         rows = every.take(np.array(self._places, np.int64))
         indexes = append_index(rows.indexes, np.array(self._positions, np.int64))
         rows = rows.with_outputs(indexes, [result for result, _ in self._results])
-        own = np.array([own for _, own in self._results], np.int64)
-        return replace(rows, extra={**(rows.extra or {}), EVENT_MS: own})
+        return rows.with_own_times(np.array([own for _, own in self._results], np.int64))
 
     def _apply(self, row: int) -> bool:
         """Apply a record. Return whether this is its last call."""
@@ -275,7 +273,7 @@ class _Pass:
         for block, place in found:
             steps.call(side, value, block.values[place], max(own, block.times[place]))
         if close <= now and not found and self._join.keeps_alone[side]:
-            steps.call(side, value, None, own)
+            steps.call(side, value, None, self._interval.alone(side, own))
         return steps, found
 
     def _keep(self, record: _Record, paired: bool) -> None:
@@ -289,14 +287,15 @@ class _Pass:
     def _call(self, call: Call) -> bool:
         """Give up the records of a key that have closed. Return whether this is the last call of
         the timer."""
-        now, kept = to_millis(call.time), self._kept.of(call.key)
-        steps = _Steps(self._join, self._guard)
-        ends = [self._interval.closed(side, now) for side in _SIDES]
+        close, kept = to_millis(call.time) + 1, self._kept.of(call.key)
+        steps, interval = _Steps(self._join, self._guard), self._interval
+        ends = [interval.closed(side, close) for side in _SIDES]
         for side in _SIDES:
             if self._join.keeps_alone[side]:
                 for block, place in kept.sides[side].between(_FIRST, ends[side]):
                     if not block.paired[place]:
-                        steps.call(side, block.values[place], None, now)
+                        own = interval.alone(side, block.times[place])
+                        steps.call(side, block.values[place], None, own)
         if steps.failures and not self._failed(steps.failures, self._calls.batch([call]), 0):
             return False
         self._calls.pop(call)
@@ -334,6 +333,6 @@ class _Pass:
         return close if right is None else min(close, self._interval.close(RIGHT, right))
 
     def _set_timer(self, key: bytes, now: int, close_ms: int) -> None:
-        timer = TimerChange("timer", from_millis(close_ms))
+        timer = TimerChange("timer", before_millis(close_ms))
         self._calls.register(key, now, [timer], False)
         self._timers_changed = True

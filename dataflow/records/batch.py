@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meander.dataflow.records import extra_columns
-from meander.dataflow.records.extra_columns import ExtraColumn, ExtraColumns
+from meander.dataflow.records.extra_columns import EVENT_MS, ExtraColumn, ExtraColumns
 from meander.dataflow.records.packing import encoded_size, estimated_size
 from meander.state.encoding import codec
 from meander.state.encoding.cells import pick
@@ -106,6 +106,14 @@ class Batch:
     def extra_column(self, name: str) -> ExtraColumn:
         """Return the values of an extra column, shape (n,)."""
         return extra_columns.column_of(name, self.extra, self.times)
+
+    def with_own_times(self, own: Int64s) -> Batch:
+        """Return the same records with other own times, shape (n,)."""
+        extra = {**(self.extra or {}), EVENT_MS: own}
+        if (own == extra_columns.column_of(EVENT_MS, None, self.times)).all():
+            # A batch without the column stands for records whose own times are their logical ones.
+            del extra[EVENT_MS]
+        return replace(self, extra=extra or None)
 
     def with_packed(self, packed: bytes) -> Batch:
         """Return the same records with their encoded values."""

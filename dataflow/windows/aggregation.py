@@ -63,17 +63,18 @@ class WindowContext(Generic[K]):
 
     @property
     def time_ms(self) -> int:
-        """Return the logical time of the record or of the close, in milliseconds since 1970."""
+        """Return the logical time of the record or of the close, in milliseconds since 1970. That
+        of a close is the last one at which records of the window are in time."""
         return self._context.time_ms
 
     @property
     def event_ms(self) -> int:
-        """Return the record's own time, in milliseconds since 1970. A close has no other time than
-        `time_ms`."""
+        """Return the own time of the record or of the close, in milliseconds since 1970. That of a
+        close is the last one of the window."""
         return self._context.event_ms
 
     def emit(self, result: object, to: str | None = None) -> None:
-        """Send a result at `time_ms`, to the first output or to a side output by name."""
+        """Send a result with these times, to the first output or to a side output by name."""
         self._context.emit(result, to)
 
 

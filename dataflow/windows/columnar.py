@@ -135,7 +135,7 @@ class ColumnarLogic(ABC):
 
 
 class Closed:
-    """The windows that close in one pass, each with the time of its close."""
+    """The windows that close in one pass. The result of each has the last time before its close."""
 
     def __init__(self) -> None:
         self.keys: list[bytes] = []
@@ -165,7 +165,8 @@ class Closed:
         states = tuple(map(np.concatenate, zip(*self._states, strict=True)))
         different, place = np.unique(starts, return_inverse=True)
         offsets = [Call(0, "timer", b"", str(start)).offset for start in different.tolist()]
-        batch = calls.at(closes << SEQUENCE_BITS, np.array(offsets)[place], self.keys)
+        batch = calls.at((closes << SEQUENCE_BITS) - 1, np.array(offsets)[place], self.keys)
+        batch = batch.with_own_times(ends - 1)
         rows = [*zip(map(codec.decode, self.keys), starts.tolist(), ends.tolist(), strict=True)]
         try:
             values = folding.results(states)

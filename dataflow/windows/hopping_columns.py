@@ -39,7 +39,7 @@ from meander.schemas.control import MAX_MILLIS
 from meander.state.encoding.columns import Column, Columns
 from meander.state.keys.ids import Bin
 from meander.state.store.store import Bins, StateBatch, Store
-from meander.state.times.time import SEQUENCE_BITS, checked_millis, from_millis, to_millis
+from meander.state.times.time import SEQUENCE_BITS, before_millis, checked_millis, to_millis
 
 MAX_PAIRS: Final = 1 << 16
 """The most pairs of a record and a window that are in columns at once, unless one record has
@@ -61,7 +61,7 @@ class HoppingColumns(ColumnarLogic):
         due, late, size = calls.due_timers(before), self._windows.late_ms, self._windows.size_ms
         names, bins, closes, done = list[bytes](), list[int](), list[int](), 0
         for time, tag in due:
-            bin, close = cast(Bin, bin_of_tag(tag)), to_millis(time)
+            bin, close = cast(Bin, bin_of_tag(tag)), to_millis(time) + 1
             keys = store.keys_under(bin, name_prefix(close - late - size))
             some = keys[: calls.max_calls - len(names)]
             names += some
@@ -135,7 +135,7 @@ class HoppingColumns(ColumnarLogic):
             states.write(first, after)
         span = self._windows.size_ms + self._windows.late_ms
         for bin, start in {*zip(pair_bins[new].tolist(), starts[new].tolist(), strict=True)}:
-            calls.set_timer(Bin(bin), from_millis(start + span), bin_tag(bin))
+            calls.set_timer(Bin(bin), before_millis(start + span), bin_tag(bin))
 
     def _valued(
         self, batch: Batch, rows: Int64s, starts: Int64s

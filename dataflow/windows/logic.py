@@ -1,17 +1,16 @@
 """The logic of windows: a process function that keeps the open windows of each key.
 
 Guarantees that the logs alone decide about results. A record is late for a window if and only if
-its logical time is at or past the end of the window plus `late`. A timer of that time closes the
-window: it gives the result and deletes the state. Records of a time come before its timers, so the
-comparison decides there too, not the moment of the call. Invariant: a window that is due at a time
-has a timer at this time or earlier; the rows of a key are in order of their starts, none closed.
+its logical time is at or past the end of the window plus `late`. A timer at the last time before
+closes the window: it gives the result and deletes the state. Timers come behind the records of
+their time, so a record meets no window that is closed. Invariant: a window that is due has a timer
+at the last time before or earlier; the rows of a key are in order of their starts, none closed.
 Cost: per record the state of its key is read and written, and one timer per window.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -49,7 +48,7 @@ class Emission:
         return Emission(every_ms=round(seconds * 1000))
 
     def due(self, now_ms: int, close_ms: int) -> int:
-        """Return when a window that changes now gives its next result."""
+        """Return before which time a window that changes now gives its next result."""
         if self.every_ms is None:
             return close_ms
         return min(close_ms, (now_ms // self.every_ms + 1) * self.every_ms)
@@ -61,7 +60,7 @@ class Row(NamedTuple):
     start: int
     end: int
     due: int
-    """When it gives its next result, in milliseconds of logical time."""
+    """Its next result holds the records before this millisecond of logical time."""
     state: object
 
     @property
@@ -98,12 +97,10 @@ class TimedWindows:
 
     def step(self, context: Context, rows: Any, value: Any) -> object:  # noqa: ANN401 (as stored)
         """Add a record to its open windows, or send it to the late ones."""
-        now = context.time_ms
-        kept, added = self._given(context, [*map(Row._make, rows)]), False
+        kept, added = [*map(Row._make, rows)], False
         for alone in self.windows.assign(context.event_ms):
-            opened = [row.window for row in kept if not self._is_closed(row.window, now)]
-            window, joined = self.windows.join(alone, opened)
-            if not self._is_closed(window, now):
+            window, joined = self.windows.join(alone, [row.window for row in kept])
+            if not self._is_closed(window, context.time_ms):
                 kept, added = self._added(context, kept, window, joined, value), True
         if not added:
             context.emit(value, to=LATE)
@@ -111,33 +108,24 @@ class TimedWindows:
 
     def on_timer(self, context: Context, rows: Any) -> object:  # noqa: ANN401 (as stored)
         """Give the result of a window that is due, and delete its state if it closes."""
-        now, kept = context.time_ms, list[Row]()
+        kept = list[Row]()
         for row in map(Row._make, rows):
+            close = self._close(row.window)
             if str(row.start) != context.timer_name:
                 kept.append(row)
-            elif not self._is_closed(row.window, now):
-                # It gives a result so far, or records have moved its close.
-                (row,) = self._given(context, [row])
+            elif row.due > context.time_ms + 1:
+                # Records have moved its close.
                 kept.append(self._timed(context, row))
+            elif row.due < close:
+                give_in_time(self.aggregation, context, row.window, row.state)
+                kept.append(self._timed(context, row._replace(due=close)))
             elif not self.emission.each:
                 # A dead letter of the close holds what the window has lost.
                 context._lost = {
                     "key": context.key, "start": row.start, "end": row.end, "state": row.state,
                 }  # fmt: skip
-                self.aggregation.give(context, row.window, row.state)
+                give_in_time(self.aggregation, context, row.window, row.state)
         return self._state(context, kept)
-
-    def _given(self, context: Context, rows: list[Row]) -> list[Row]:
-        """Give the results so far that are due. A record of this very time comes behind them."""
-        due = [row.due <= context.time_ms < self._close(row.window) for row in rows]
-        for row, gives in zip(rows, due, strict=True):
-            if gives:
-                self.aggregation.give(context, row.window, row.state)
-        # A function may change a state in place, and the result stays as it is.
-        return [
-            row._replace(due=self._close(row.window), state=deepcopy(row.state)) if gives else row
-            for row, gives in zip(rows, due, strict=True)
-        ]
 
     def _close(self, window: Window) -> int:
         return window.end + self.windows.late_ms
@@ -176,7 +164,7 @@ class TimedWindows:
 
     def _timed(self, context: Context, row: Row) -> Row:
         """Set the timer of a window."""
-        context.timer(row.due, name=str(row.start))
+        context._timer_before(row.due, str(row.start))
         return row
 
     def _state(self, context: Context, rows: list[Row]) -> object:
@@ -188,6 +176,13 @@ class TimedWindows:
 
 def _start(row: Row) -> int:
     return row.start
+
+
+def give_in_time(aggregation: Aggregation, context: Context, window: Window, state: object) -> None:
+    """Send the result of a window at a timer. Its own time is the last one of the window, so a
+    window behind takes it for the time that it is about; a result so far has that of the timer."""
+    context._set_own_time(min(window.end - 1, context.time_ms))
+    aggregation.give(context, window, state)
 
 
 @dataclass(frozen=True, slots=True)

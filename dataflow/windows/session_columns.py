@@ -38,7 +38,7 @@ from meander.dataflow.windows.window import Sessions
 from meander.state.encoding.cells import pick
 from meander.state.keys.ids import Bin
 from meander.state.store.store import Bins, Store
-from meander.state.times.time import SEQUENCE_BITS, from_millis, to_millis
+from meander.state.times.time import SEQUENCE_BITS, before_millis, from_millis, to_millis
 
 SPANS: Final = 8
 """The spans of time in a gap, in whose order sessions get timers."""
@@ -63,7 +63,7 @@ class SessionColumns(ColumnarLogic):
             calls.drop_timers(len(due))
             for time, tag in due:
                 if (bin := bin_of_tag(tag)) is None:
-                    keys[tag] = to_millis(time)
+                    keys[tag] = to_millis(time) + 1
                 else:
                     self._begin(store, calls, bin, to_millis(time))
             if keys:
@@ -77,9 +77,9 @@ class SessionColumns(ColumnarLogic):
         """Begin a span: set a timer for each session of a bin that closes in it."""
         names, ends = store.int_column(bin, END)
         closes = ends + self._late_ms
-        begun = np.flatnonzero((closes >= begin_ms) & (closes < begin_ms + self._span_ms))
+        begun = np.flatnonzero((closes > begin_ms) & (closes <= begin_ms + self._span_ms))
         for row, close in zip(begun.tolist(), closes[begun].tolist(), strict=True):
-            calls.set_timer(bin, from_millis(close), names[row][PREFIX_BYTES:])
+            calls.set_timer(bin, before_millis(close), names[row][PREFIX_BYTES:])
 
     def _close_keys(
         self, store: Store, due: Mapping[bytes, int], calls: Calls, found: Closed
@@ -188,13 +188,13 @@ class SessionColumns(ColumnarLogic):
     ) -> None:  # fmt: skip
         """Set the timers of sessions that have changed: by their closes, the logical times of their
         last records, and the numbers of their keys."""
-        begins = closes - closes % self._span_ms
+        begins = closes - 1 - (closes - 1) % self._span_ms
         waits, owners = begins > now, bins[numbers]
         for bin, begin in {*zip(owners[waits].tolist(), begins[waits].tolist(), strict=True)}:
             calls.set_timer(Bin(bin), from_millis(begin), bin_tag(bin))
         for row in np.flatnonzero(~waits).tolist():
             key = keys[int(numbers[row])]
-            calls.set_timer(Bin(int(owners[row])), from_millis(int(closes[row])), key)
+            calls.set_timer(Bin(int(owners[row])), before_millis(int(closes[row])), key)
 
     def _open(self, store: Store, keys: list[bytes], bins: Bins, room: list[int]) -> OpenSessions:
         return OpenSessions(

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from meander.dataflow.operators.keyed.context import Context
 from meander.dataflow.windows.aggregation import Aggregation
-from meander.dataflow.windows.logic import LATE, Emission
+from meander.dataflow.windows.logic import LATE, Emission, give_in_time
 from meander.dataflow.windows.window import Sliding, Window
 
 
@@ -25,7 +25,7 @@ class Entry(NamedTuple):
     time: int
     """The own time, in milliseconds since 1970."""
     due: int
-    """When its window closes, or behind that when it is deleted, in logical time."""
+    """Its window closes before this millisecond of logical time, or behind that it is deleted."""
     records: Sequence[tuple[int, object]]
     """The values, each with its place among the records of the key."""
 
@@ -45,11 +45,7 @@ class SlidingWindows:
     def step(self, context: Context, rows: Any, value: Any) -> object:  # noqa: ANN401 (as stored)
         """Keep a record, or send it to the late ones."""
         now, at, last = context.time_ms, context.event_ms, self.windows.last
-        known = [*map(Entry._make, rows)]
-        # A record of the very time of a close is late for the window, whose timer comes behind it.
-        kept = [
-            self._closed(context, one, known) if self._closes(one, now) else one for one in known
-        ]
+        kept = [*map(Entry._make, rows)]
         if last(at) <= now:
             context.emit(value, to=LATE)
             return self._state(context, kept)
@@ -67,8 +63,8 @@ class SlidingWindows:
         if self.emission.each:
             for one in kept:
                 window = self.windows.window(one.time)
-                if window.holds(at) and now < one.due == self.windows.close(one.time):
-                    self._give(context, window, kept)
+                if window.holds(at) and one.due == self.windows.close(one.time):
+                    self.aggregation.give(context, window, self._folded(context, window, kept))
         return self._state(context, kept)
 
     def on_timer(self, context: Context, rows: Any) -> object:  # noqa: ANN401 (as stored)
@@ -77,39 +73,32 @@ class SlidingWindows:
         for one in entries:
             if str(one.time) != context.timer_name:
                 kept.append(one)
-            elif self._closes(one, context.time_ms):
-                kept.append(self._timed(context, self._closed(context, one, entries)))
-            elif one.due > context.time_ms:
-                # A record of this very time has closed the window.
-                kept.append(self._timed(context, one))
+            elif one.due == self.windows.close(one.time):
+                if not self.emission.each:
+                    window = self.windows.window(one.time)
+                    state = self._folded(context, window, entries)
+                    give_in_time(self.aggregation, context, window, state)
+                kept.append(self._timed(context, one._replace(due=self._end(one.time))))
         return self._state(context, kept)
 
-    def _closes(self, entry: Entry, now_ms: int) -> bool:
-        """Return whether the window that an entry ends closes now."""
-        return entry.due == now_ms == self.windows.close(entry.time)
-
-    def _closed(self, context: Context, entry: Entry, entries: Sequence[Entry]) -> Entry:
-        """Give the result of a window that closes, and return its entry."""
-        if not self.emission.each:
-            self._give(context, self.windows.window(entry.time), entries)
-        return entry._replace(due=self._end(entry.time))
-
     def _end(self, at: int) -> int:
-        """Return when records of an own time are deleted, behind all timers of their windows."""
+        """Return before which time records of an own time are deleted, behind all timers of their
+        windows."""
         return self.windows.last(at) + 1
 
-    def _give(self, context: Context, window: Window, entries: Sequence[Entry]) -> None:
+    def _folded(self, context: Context, window: Window, entries: Sequence[Entry]) -> object:
+        """Return the state of a window, of the records that it holds."""
         held = (record for one in entries if window.holds(one.time) for record in one.records)
         first, *rest = [value for _, value in sorted(held, key=_place)]
         # A reduction may change it, and later windows need it as it came.
         state = self.aggregation.first(context, window, deepcopy(first))
         for value in rest:
             state = self.aggregation.add(context, window, state, value)
-        self.aggregation.give(context, window, state)
+        return state
 
     def _timed(self, context: Context, entry: Entry) -> Entry:
         """Set the timer of an entry."""
-        context.timer(entry.due, name=str(entry.time))
+        context._timer_before(entry.due, str(entry.time))
         return entry
 
     def _state(self, context: Context, entries: list[Entry]) -> object:

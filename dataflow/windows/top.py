@@ -80,6 +80,7 @@ class Top:
     def give_part(self, context: Context, entries: Any) -> object:  # noqa: ANN401 (as stored)
         """Send the greatest results of a part."""
         start, end = window_of(entries[0][1])
+        context._set_own_time(end - 1)
         context.emit({"start": start, "end": end, "value": entries})
         context.forget()
         return entries
@@ -92,6 +93,7 @@ class Top:
     def give(self, context: Context, entries: Any) -> object:  # noqa: ANN401 (as stored)
         """Send the greatest results of all parts."""
         start, end = window_of(entries[0][1])
+        context._set_own_time(end - 1)
         top: WindowTop = {"start": start, "end": end, "value": [result for _, result in entries]}
         context.emit(top)
         context.forget()

@@ -173,7 +173,7 @@ def tumbling(size: float, *, late: float = 0, offset: float = 0) -> Hopping:
     """Return windows of `size` seconds that follow each other. A record lies in one of them, by its
     own time.
 
-    A window closes once the frontier has passed `late` seconds behind its end. One window starts
+    A window closes once the frontier reaches `late` seconds behind its end. One window starts
     `offset` seconds after 1970 in UTC, so `tumbling(86400, offset=-3600)` gives the days of a zone
     one hour ahead.
 

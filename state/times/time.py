@@ -30,6 +30,15 @@ def from_millis(millis: int, sequence: int = 0) -> int:
     return (millis << SEQUENCE_BITS) + sequence
 
 
+def before_millis(millis: int) -> int:
+    """Return the last outer time before a number of milliseconds since 1970.
+
+    >>> to_millis(before_millis(5)), before_millis(5) + 1 == from_millis(5)
+    (4, True)
+    """
+    return from_millis(millis) - 1
+
+
 def to_millis(time: int) -> int:
     """Return the milliseconds of an outer time.
 

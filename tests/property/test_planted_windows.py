@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 
+from meander.dataflow.operators.keyed.callbacks import TimerChange
 from meander.dataflow.operators.keyed.context import Context
+from meander.dataflow.records.batch import Batch, Int64s
 from meander.dataflow.windows.logic import Emission, Row, TimedWindows
 from meander.dataflow.windows.open_sessions import OpenSessions
 from meander.dataflow.windows.session_columns import SessionColumns
 from meander.dataflow.windows.sliding import SlidingWindows
 from meander.dataflow.windows.window import Sessions, Window
 from meander.state.store.store import Databases, Store
+from meander.state.times.time import from_millis
 from tests.support.property.cases import Case
 from tests.support.property.planted import expect_caught, runs
 from tests.support.property.planted_runs import RUNS, moves, recovers, silent_case
@@ -70,6 +73,15 @@ def _in_memory(self: Store, bin: int, prefix: bytes) -> list[bytes]:
     return [key for key in self._table.bins.get(bin, ()) if key.startswith(prefix)]
 
 
+def _at_last_millisecond(self: Context, end_ms: int, name: str) -> None:
+    """A window closes as its last millisecond begins, before records within this millisecond."""
+    self._timers.append(TimerChange("timer", max(from_millis(end_ms - 1), self._time), name))
+
+
+def _without_own_times(self: Batch, own: Int64s) -> Batch:
+    return self
+
+
 def _stays(*_: object) -> None:
     """Do nothing."""
 
@@ -79,6 +91,10 @@ BUGS: dict[str, tuple[Any, str, Any]] = {
     "a record counts at the very close": (TimedWindows, "_is_closed", _lenient),
     "a session that has grown closes by its old timer": (TimedWindows, "on_timer", _at_first_timer),
     "a session that has grown gets no later timer": (TimedWindows, "_timed", _untimed),
+    "a window closes within its last millisecond": (
+        Context, "_timer_before", _at_last_millisecond,
+    ),
+    "the own times of results are lost": (Batch, "with_own_times", _without_own_times),
     "the state of a closed window stays": (TimedWindows, "_state", _kept),
     "records that no sliding window needs stay": (SlidingWindows, "_state", _kept),
     "of merged sessions one stays": (Sessions, "join", _first_alone),

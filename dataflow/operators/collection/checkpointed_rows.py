@@ -25,7 +25,7 @@ from meander.state.collections.kernels import hashes_of
 from meander.state.collections.layer import Updates
 from meander.state.encoding.object_column import ObjectColumn
 from meander.state.encoding.value_columns import Column
-from meander.state.times.time import END_TIME, MIN_TIME, from_millis, to_millis
+from meander.state.times.time import END_TIME, MIN_TIME, before_millis, to_millis
 
 NONE = np.empty(0, np.int64)
 
@@ -141,7 +141,7 @@ def rows_at(
     `bins` are the entries of each bin. Raise SetupError where these do not tell the contents.
     """
     newest = newest_time(checkpoint, arrangement)
-    time = newest if millis is None else from_millis(millis + 1) - 1
+    time = newest if millis is None else before_millis(millis + 1)
     if time > newest:
         last = to_millis(newest + 1) - 1
         raise _untold(

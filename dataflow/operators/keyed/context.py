@@ -17,7 +17,7 @@ from meander.dataflow.operators.stateless import MAX_OUTPUTS, TooManyOutputsErro
 from meander.dataflow.records.extra_columns import EVENT_MS, NO_CELLS, Cell
 from meander.schemas.option_values import is_number
 from meander.state.encoding import codec
-from meander.state.times.time import checked_millis, from_millis, to_millis
+from meander.state.times.time import before_millis, checked_millis, from_millis, to_millis
 
 NAME_BYTES: Final = 255
 """The most bytes of the name of a timer."""
@@ -107,6 +107,15 @@ class Context(Generic[K]):
         """
         return cast(int, self._used(EVENT_MS))
 
+    @property
+    def _own_ms(self) -> int:
+        """Return the own time of its results."""
+        return cast(int, self._extra.get(EVENT_MS, self.time_ms))
+
+    def _set_own_time(self, own_ms: int) -> None:
+        """Set the own time of a call that has no record, and of its results."""
+        self._extra = {**self._extra, EVENT_MS: own_ms}
+
     def _used(self, name: str) -> object:
         if name not in self._extra:
             raise UndeclaredUseError(name)
@@ -145,6 +154,13 @@ class Context(Generic[K]):
         if "timer" not in self._calls:
             raise ValueError("the operator has no on_timer function to call back")
         self._timers.append(TimerChange("timer", time, _checked_name(name)))
+
+    def _timer_before(self, end_ms: int, name: str) -> None:
+        """Set a timer with a name for the last time before `end_ms`. So it comes behind all records
+        before `end_ms`, of which this one may be the last."""
+        time = before_millis(checked_millis(end_ms))
+        assert time >= self._time, "a timer is not before its record"
+        self._timers.append(TimerChange("timer", time, name))
 
     def alarm(self, seconds: float, *, name: str | None = None) -> None:
         """Set an alarm for this key by the wall clock. `on_alarm` is called no earlier than so many

@@ -335,6 +335,7 @@ class Process:
         full = (batch.indexes >= INDEX_LIMIT).tolist()
         extra = used_cells(self._uses, batch.extra, batch.times)
         outcome, called, row = _Outcome.of(self._side), list[Call](), 0
+        own_times = list[int]()
         values = iter(self._guard.own_values(batch))
         assert batch.keys is not None
         keys, bins = calls.with_callable_keys(batch.keys, bins)
@@ -370,6 +371,7 @@ class Process:
                 else:
                     calls.pop(call)
                     called.append(call)
+                    own_times.append(context._own_ms)
                 if error is None:
                     outcome.add(place, context)
                     calls.register(key, context._time, context._timers, context._notice)
@@ -382,7 +384,8 @@ class Process:
                 if context._timers or context._notice or place >= len(times):
                     due = calls.next()
         self._guard.end_pass(row)
-        return self._applied(batch, row, outcome, calls.batch(called) if called else None)
+        of_calls = calls.batch(called).with_own_times(np.array(own_times)) if called else None
+        return self._applied(batch, row, outcome, of_calls)
 
     def _of_call(self, call: Call) -> Context:
         """Return the context of a timer, an alarm or a notification."""

@@ -194,14 +194,15 @@ def _alone(
         if operator.how == "inner" or (operator.how == "left" and side == RIGHT):
             continue
         value = pair(None, one.value) if side else pair(one.value, None)
-        close = one.at + 1 + operator.late + (-operator.low if side else operator.high)
+        last = one.at + (-operator.low if side else operator.high)
+        close, own = last + operator.late + 1, max(one.at, last)
         if close <= one.ms:
-            found += _placed(one.order, [(value, one.at)])
+            found += _placed(one.order, [(value, own)])
         else:
-            by_close[close, codec.encode(one.value["k"])].append((side, (value, close)))
+            by_close[close, codec.encode(one.value["k"])].append((side, (value, own)))
     for (close, key), some in by_close.items():
-        hashed = int(BinSpace(0).hash_keys([key]).view("int64")[0])
-        place = close << 20, origin, hashed, Call(close << 20, "timer", key).offset, 0
+        time, hashed = (close << 20) - 1, int(BinSpace(0).hash_keys([key]).view("int64")[0])
+        place = time, origin, hashed, Call(time, "timer", key).offset, 0
         values = [value for side in (LEFT, RIGHT) for of, value in some if of == side]
         found += _placed(place, values)
     return found

@@ -291,11 +291,11 @@ class Reference:
 
     operator: Operator
     origin: int
-    given: list[tuple[Order, tuple[int, int], Any, int]] = field(default_factory=list)
-    """The place of each call that gives a result, the rank of the result in it, the result and its
-    own time."""
+    given: list[tuple[Order, int, Any, int]] = field(default_factory=list)
+    """The place of each call that gives a result, the start of its window, the result and its own
+    time."""
     refused: list[object] = field(default_factory=list)
-    """The values of records whose function raises, and None for each close that does."""
+    """The values of records whose function raises, and what windows lose whose close does."""
 
     def run(self, records: Sequence[Timed]) -> tuple[list[Timed], list[Timed], dict[bytes, object]]:
         """Return results, late records and the final states."""
@@ -319,42 +319,32 @@ class Reference:
         return [*self._placed()], sent, states
 
     def _placed(self) -> Iterator[Timed]:
-        calls: dict[Order, list[tuple[tuple[int, int], Any, int]]] = defaultdict(list)
-        for place, rank, result, at in self.given:
-            calls[place].append((rank, result, at))
+        calls: dict[Order, list[tuple[int, Any, int]]] = defaultdict(list)
+        for place, start, result, at in self.given:
+            calls[place].append((start, result, at))
         for place, some in calls.items():
             for i, (_, result, at) in enumerate(sorted(some, key=lambda one: one[0])):
                 yield Timed((*place[:4], (place[4] << 20) | i), result, at)
 
-    def _at_record(self, by: Timed, rank: int, window: Window, members: Sequence[Timed]) -> None:
-        result = self._result(window, members)
-        self.given.append((by.order, (rank, window.start), result, by.at))
+    def _at_record(self, by: Timed, window: Window, members: Sequence[Timed]) -> None:
+        self.given.append((by.order, window.start, self._result(window, members), by.at))
 
-    def _at_time(self, key: bytes, ms: int, window: Window, members: Sequence[Timed]) -> None:
-        """By the timer of a window, which has the start as its name."""
+    def _at_close(self, key: bytes, close: int, window: Window, members: Sequence[Timed]) -> None:
         if self.operator.loses(members):
-            self.refused.append(None)
-            return
-        self._by_timer(key, ms, str(window.start), window, members)
-
-    def _by_timer(
-        self, key: bytes, ms: int, name: str, window: Window, members: Sequence[Timed]
-    ) -> None:
-        hashed = int(BinSpace(0).hash_keys([key]).view("int64")[0])
-        offset = Call(ms << 20, "timer", key, name).offset
-        place = ms << 20, self.origin, hashed, offset, 0
-        self.given.append((place, (0, window.start), self._result(window, members), ms))
-
-    def _so_far(
-        self, key: bytes, ms: int, name: int, window: Window, members: Sequence[Timed],
-        records: Sequence[Timed],
-    ) -> None:  # fmt: skip
-        """By the timer of a name, or by the first record of this very time."""
-        by = next((one for one in records if one.order[0] == ms << 20), None)
-        if by is None:
-            self._by_timer(key, ms, str(name), window, members)
+            lost = self._result(window, members)
+            lost["state"] = lost.pop("value")
+            self.refused.append(lost)
         else:
-            self._at_record(by, 0, window, members)
+            self._before(key, close, window.start, window, members)
+
+    def _before(
+        self, key: bytes, ms: int, name: int, window: Window, members: Sequence[Timed]
+    ) -> None:
+        """By the timer of a name at the last time before a millisecond."""
+        time, hashed = (ms << 20) - 1, int(BinSpace(0).hash_keys([key]).view("int64")[0])
+        place = time, self.origin, hashed, Call(time, "timer", key, str(name)).offset, 0
+        result = self._result(window, members)
+        self.given.append((place, window.start, result, min(ms, window.end) - 1))
 
     def _boundary(self, ms: int) -> int | None:
         emit = self.operator.emit
@@ -380,17 +370,17 @@ class Reference:
                 continue
             if self.operator.emit == "each":
                 for n, one in enumerate(members, 1):
-                    self._at_record(one, 1, window, members[:n])
+                    self._at_record(one, window, members[:n])
                 continue
             pending: int | None = None
             for n, one in enumerate(members):
                 if pending is not None and pending <= one.ms:
-                    self._so_far(key, pending, window.start, window, members[:n], records)
+                    self._before(key, pending, window.start, window, members[:n])
                     pending = None
                 pending = pending or self._boundary(one.ms)
             if pending is not None and pending < close:
-                self._so_far(key, pending, window.start, window, members, records)
-            self._at_time(key, close, window, members)
+                self._before(key, pending, window.start, window, members)
+            self._at_close(key, close, window, members)
         return [*filter(is_late, records)]
 
     def _accepted(self, records: list[Timed], windows: Sessions) -> list[Timed]:
@@ -415,8 +405,7 @@ class Reference:
         def flush(until: int) -> None:
             for one in found:
                 if one.pending is not None and one.pending <= until:
-                    window = one.window
-                    self._so_far(key, one.pending, window.start, window, one.records, records)
+                    self._before(key, one.pending, one.window.start, one.window, one.records)
                     one.pending = None
 
         for one in records:
@@ -432,11 +421,11 @@ class Reference:
             own.pending = min((p for p in pendings if p is not None and p < close), default=None)
             found = [m for m in found if m not in group] + [own]
             if self.operator.emit == "each":
-                self._at_record(one, 1, own.window, own.records)
+                self._at_record(one, own.window, own.records)
         flush(1 << 50)
         if self.operator.emit != "each":
             for m in found:
-                self._at_time(key, m.window.end + windows.late_ms, m.window, m.records)
+                self._at_close(key, m.window.end + windows.late_ms, m.window, m.records)
         return late
 
     def _sliding(self, key: bytes, records: list[Timed], windows: Sliding) -> list[Timed]:
@@ -448,10 +437,10 @@ class Reference:
             if not starts:
                 continue
             if self.operator.emit != "each":
-                self._so_far(key, close, at, window, members, records)
+                self._before(key, close, at, window, members)
             for n, one in enumerate(members, 1):
                 if self.operator.emit == "each" and records.index(one) >= records.index(starts[0]):
-                    self._at_record(one, 1, window, members[:n])
+                    self._at_record(one, window, members[:n])
         return [one for one in records if one.ms >= one.at + size + late]
 
     def _result(self, window: Window, members: Sequence[Timed]) -> dict[str, object]:
@@ -469,7 +458,7 @@ class Reference:
                 continue
             members = [*members, one]
             if self.operator.emit == "each" or full:
-                self._at_record(one, 1, _extent(members), members)
+                self._at_record(one, _extent(members), members)
             if full:
                 members = []
         return members

@@ -98,7 +98,7 @@ def test_a_record_alone_gives_a_result_once_at_its_close() -> None:
         fed(run, [100, 300], [120, 99])
         found = [(one.time >> 20, one.value) for one in run.results("out")]
     # 99 is late at 110, and came at 120.
-    assert found == [(120, [100, 120]), (361, [300, None])]
+    assert found == [(120, [100, 120]), (360, [300, None])]
     assert ran([100, 300], [120, 111], **options)[0] == [
         [100, 120], [100, 111], [300, None],
     ]  # fmt: skip
@@ -131,6 +131,31 @@ def test_a_pair_has_the_later_own_time() -> None:
             fed(run, left, right)
             found: list[Any] = run.values("out")
         assert [sorted(pair) for pair in found] == [[100, 150]]
+
+
+@pytest.mark.parametrize("late", [0, 0.01])
+@pytest.mark.parametrize(
+    ("within", "own"),
+    [((0, 0.05), [150, 100]), ((-0.05, 0), [100, 150]), ((-0.05, -0.02), [100, 150])],
+)
+def test_a_record_alone_has_the_own_time_of_its_last_partner(
+    within: Any, own: list[int], late: float
+) -> None:
+    flow = Flow("twice", bins=2)
+    left, right = keyed(flow, "left"), keyed(flow, "right")
+    first = left.join(right, within=within, late=late, how="outer", step=own_times)
+    ends = first.join(
+        keyed(flow, "ends"), within=(0, 0), late=late, name="n",
+        step=lambda alone, end: [alone, end["at"]],
+    )  # fmt: skip
+    ends.sink(KafkaSink("out"), "write")
+    with TestFlow(flow, partitions=1) as run:
+        run.feed("left", {"at": 100, "k": 1})
+        run.feed("right", {"at": 100, "k": 2})
+        run.feed("ends", *({"at": at, "k": k} for at in range(90, 160) for k in (1, 2)))
+        fed(run, [], [])
+        found: list[Any] = run.values("out")
+    assert sorted(found, key=str) == [[[100, None], own[0]], [[None, 100], own[1]]]
 
 
 def test_a_stream_joins_itself() -> None:
