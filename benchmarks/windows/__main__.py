@@ -7,7 +7,7 @@ ratios of the runs. A smaller scale tries the benchmark, and writes nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -67,6 +67,16 @@ def compared(bootstrap: str, windows: list[str], records: int) -> Mapping[str, f
     return found | {window: drain(bootstrap, window, records) for window in windows}
 
 
+def show(prepare: Callable[[str], None], parts: Sequence[Part]) -> None:
+    """Measure each part once, and print what it finds."""
+    with report.broker_and_bar(len(parts)) as (bootstrap, bar):
+        prepare(bootstrap)
+        for part in parts:
+            for name, value in part(bootstrap).items():
+                bar.console.print(f"{name}: {value:,.4g}")
+            bar.advance(bar.task_ids[0])
+
+
 def main(
     only: Annotated[
         list[str] | None, typer.Option(help=f"Some of {', '.join(ALL)}; else all.")
@@ -102,12 +112,7 @@ def main(
     if not small:
         report.measure(WINDOWS, method, prepare, parts, runs, once)
         return
-    with report.broker_and_bar(len(parts) + len(once)) as (bootstrap, bar):
-        prepare(bootstrap)
-        for part in (*parts, *once):
-            for name, value in part(bootstrap).items():
-                bar.console.print(f"{name}: {value:,.4g}")
-            bar.advance(bar.task_ids[0])
+    show(prepare, [*parts, *once])
 
 
 if __name__ == "__main__":
