@@ -24,6 +24,7 @@ from meander.connectors.kafka import client
 from meander.connectors.kafka.sink.sink import KafkaSink
 from meander.connectors.kafka.source.source import KafkaSource
 from meander.connectors.kafka.topic_metadata import visible_configs
+from meander.connectors.testing.dead_letter_places import placed_in
 from meander.dataflow.api.checkpointing import ON_COMMAND
 from meander.dataflow.api.dead_letters import DeadLetterCount
 from meander.dataflow.api.expansion import composites, part_names
@@ -77,9 +78,10 @@ def run(
     `settings` returns those of Kafka, and is called for a flow with topics alone. Raises
     MeanderError where the flow cannot start, or fails.
     """
-    began, wakeup, dead = time.monotonic(), _Event(), ListDeadLetters()
+    began, wakeup = time.monotonic(), _Event()
     kafka = settings() if any(_is_kafka(node) for node in nodes) else {}
     plan = _plan(flow, nodes, kafka)
+    dead = ListDeadLetters(placed=placed_in(plan))
     use(flow.named_types)
     for form, place in formats(plan):
         form.check(place)
