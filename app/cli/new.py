@@ -53,7 +53,8 @@ def _module(name: str) -> str:
     module = name.replace("-", "_")
     if not _NAME.fullmatch(name):
         raise SetupError(f"project {name!r}", "its name is none of a folder and a flow",
-                         "take small letters, digits and hyphens, such as word-counts")  # fmt: skip
+                         "take small letters, digits and hyphens behind a letter, such as"
+                         " word-counts")  # fmt: skip
     if keyword.iskeyword(module) or module in sys.stdlib_module_names or module == "meander":
         raise SetupError(f"project {name!r}", f"Python has a module or a word {module!r}",
                          "choose another name")  # fmt: skip

@@ -18,7 +18,6 @@ from meander.dataflow.metrics.counters import in_words
 
 EXAMPLE = "Example: meander run counts.py --workers 2 --master 'local[4]' --start latest"
 commands = typer.Typer()
-"""The signals that end a command."""
 
 
 @commands.command(epilog=EXAMPLE)

@@ -20,6 +20,7 @@ from meander.app.driver.commands import CommandHandler, OpenCommands
 from meander.app.driver.execution_topics import DriverTopics
 from meander.app.driver.final_checkpoint import FinalCheckpoint
 from meander.app.driver.lease import heartbeat_seconds
+from meander.app.driver.new_topics import NewTopics
 from meander.app.driver.plan_recorder import PlanRecorder
 from meander.app.driver.policies.metrics_window import MetricsWindow
 from meander.app.driver.policies.plan_control import FlowPlanControl, outcome
@@ -129,6 +130,7 @@ class DriverLoop:
         )
         self._source_topics = source_topics(prepared.plan.sources)
         self._lag = Lag(options.kafka, prepared.group, [*self._source_topics.values()])
+        self._new_topics = NewTopics(options.kafka, prepared.plan)
         self._policies, self._dead_letters = policies, dead_letters
         dead_letters.start_execution()
         self._plan_control: FlowPlanControl | None = None
@@ -202,6 +204,7 @@ class DriverLoop:
         if self._plan_control is not None:
             self._plan_control.close()
         self._lag.close()
+        self._new_topics.close()
         self._orphan_cleanup.close()
 
     def result(self, signal: int | None, seconds: float) -> FlowResult:
@@ -266,6 +269,7 @@ class DriverLoop:
         if now >= self._heartbeat_at:
             self._heartbeat_at = now + self._every
             self._lag.look()
+            self._new_topics.look()
             self._send_heartbeat()
             self._step_policies()
             self._count_dead_letters()

@@ -24,9 +24,10 @@ from meander.connectors.kafka import client
 from meander.connectors.kafka.sink.sink import KafkaSink
 from meander.connectors.kafka.source.source import KafkaSource
 from meander.connectors.kafka.topic_metadata import visible_configs
+from meander.connectors.testing.dead_letter_places import placed_in
 from meander.dataflow.api.checkpointing import ON_COMMAND
 from meander.dataflow.api.dead_letters import DeadLetterCount
-from meander.dataflow.api.expansion import composites, part_name
+from meander.dataflow.api.expansion import composites, part_names
 from meander.dataflow.api.flow import Flow
 from meander.dataflow.api.in_process import InProcessResult
 from meander.dataflow.api.nodes import Node, SinkNode, SourceNode
@@ -77,9 +78,10 @@ def run(
     `settings` returns those of Kafka, and is called for a flow with topics alone. Raises
     MeanderError where the flow cannot start, or fails.
     """
-    began, wakeup, dead = time.monotonic(), _Event(), ListDeadLetters()
+    began, wakeup = time.monotonic(), _Event()
     kafka = settings() if any(_is_kafka(node) for node in nodes) else {}
     plan = _plan(flow, nodes, kafka)
+    dead = ListDeadLetters(placed=placed_in(plan))
     use(flow.named_types)
     for form, place in formats(plan):
         form.check(place)
@@ -148,14 +150,9 @@ def _plan(flow: Flow, nodes: Sequence[Node], kafka: dict[str, str]) -> Plan:
     # Nothing restarts, so each result leaves once without transactions.
     local.delivery, local.checkpoints, local.policies = "at_least_once", ON_COMMAND, ()
     local.snapshot_interval = _NEVER
-    specs = composites(local.nodes)
-    if not specs:
+    if not composites(local.nodes):
         return Plan(local, ())
-    present = sorted(present_topics(client.admin(kafka)))
-    return Plan(
-        local, [part_name(name, topic) for name, spec in specs.items()
-                for topic in spec.parts(present)]
-    )  # fmt: skip
+    return Plan(local, part_names(local.nodes, sorted(present_topics(client.admin(kafka)))))
 
 
 def _outside(plan: Plan, kafka: client.Settings) -> dict[str, dict[str, str]]:

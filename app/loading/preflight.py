@@ -43,7 +43,7 @@ from meander.connectors.topics.internal_topics import (
     topic_names,
     without_internal,
 )
-from meander.dataflow.api.expansion import composites, part_name
+from meander.dataflow.api.expansion import composites, part_name, part_names
 from meander.dataflow.api.flow import Flow
 from meander.dataflow.api.nodes import (
     OperatorNode,
@@ -236,8 +236,7 @@ def _source_names(flow: Flow, options: Options, last_sources: LastSources) -> Se
     names = topic_names(options.prefix, flow.name)
     last = last_sources(options.kafka, names) if names.decisions in present else ()
     present = without_internal(present)
-    found = [part_name(name, topic) for name, spec in specs.items()
-             for topic in spec.parts(sorted(present))]  # fmt: skip
+    found = part_names(flow.nodes, sorted(present))
     # A topic that was deleted, or left out of a list, is not read any more.
     heads = tuple(part_name(name, "") for name in specs)
     kept = (one for one in last if one in found or not one.startswith(heads))

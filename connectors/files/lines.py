@@ -8,6 +8,7 @@ JSON, and 10 us per row of CSV.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import os
 import sys
@@ -65,7 +66,10 @@ def read_lines(path: Path, position: int, block: int, until_end: bool) -> tuple[
     whole = len(data) if until_end and at_end else data.rfind(b"\n") + 1
     found = []
     for one in _split(data[:whole]):
-        found.append(Line(position, position + len(one), one.rstrip(b"\r\n")))
+        line = one.rstrip(b"\r\n")
+        # Some programs begin a file with a mark, which is no part of its text.
+        line = line if position else line.removeprefix(codecs.BOM_UTF8)
+        found.append(Line(position, position + len(one), line))
         position += len(one)
     return found, at_end
 

@@ -36,6 +36,7 @@ T = TypeVar("T", default=Any)
 """The type of its values."""
 FileFormat = Literal["lines", "csv", "parquet"]
 _SUFFIXES: dict[str, FileFormat] = {".csv": "csv", ".parquet": "parquet"}
+_COMPRESSED = (".bz2", ".gz", ".xz", ".zst")
 
 
 @dataclass(frozen=True)
@@ -85,11 +86,16 @@ class FileSource(Source[T]):
         object.__setattr__(self, "paths", (*map(str, given),))
         name = f"source of files {self.label!r}"
         check_format(f"{name}, value", self.value)
+        # A position is the place of a byte, which a compressed file has no way to.
+        if packed := [one for one in self._paths if one.lower().endswith(_COMPRESSED)]:
+            raise SetupError(name, f"{packed[0]!r} is compressed",
+                             "give the lines as they are, or Parquet, which compresses itself"
+                             )  # fmt: skip
         if not (self.time is None or isinstance(self.time, FieldTime) or callable(self.time)):
             raise SetupError(f"{name}, time", f"it is {self.time!r}",
                              "give field('name') or a function of the value")  # fmt: skip
         if self.format is None:
-            kinds = {_SUFFIXES.get(Path(one).suffix, "lines") for one in self._paths}
+            kinds = {_SUFFIXES.get(Path(one).suffix.lower(), "lines") for one in self._paths}
             if len(kinds) > 1:
                 raise SetupError(name, "its files have several formats",
                                  "give each format a source of its own")  # fmt: skip

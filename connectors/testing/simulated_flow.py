@@ -25,7 +25,6 @@ import random
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Literal, Self
@@ -34,11 +33,11 @@ from msgspec import to_builtins
 
 from meander.connectors.custom.sink import Sink
 from meander.connectors.custom.source import Source
-from meander.connectors.kafka.dead_letter import MalformedRecord
 from meander.connectors.kafka.sink.sink import KafkaSink
 from meander.connectors.kafka.source.source import KafkaSource, assigned, source_topics
 from meander.connectors.testing.answers import Answer
 from meander.connectors.testing.custom import PartWriter, SimulatedReader
+from meander.connectors.testing.dead_letter_places import placed_in
 from meander.connectors.testing.in_memory import (
     POLL_SIZES,
     Headers,
@@ -199,6 +198,7 @@ class TestFlow:
         names = (part_name(name, topic) for name in composites(flow.nodes) for topic in topics)
         self._plan = Plan(self._injector.instrument(flow), [*names])
         _check_formats(self._plan.nodes)
+        self._placed = placed_in(self._plan)
         self.world = world or DurableWorld.empty(self._rng)
         """The topics that the next execution of the flow finds."""
         if states:
@@ -217,6 +217,8 @@ class TestFlow:
         self._commands = self._noted = 0
         """The number of records on the control topic, and of events noted by the rescaler."""
         self._fire_timers = True
+        self._closed = False
+        """Whether the block of the run has ended, and the states with it."""
         self._giving = False
         """Whether the flow runs steps now so that it can accept a command, or a worker joins."""
 
@@ -235,6 +237,7 @@ class TestFlow:
                 f"The failure occurred at step {self.sim.actions} of {type(self).__name__}(flow,"
                 f" {self._repeat}). A run with these arguments repeats it."
             )
+        self._closed = True
         for worker in self.workers:
             worker.close()
         if self._own is not None:
@@ -390,12 +393,7 @@ class TestFlow:
         """Return the dead letters in order, which count as read from now on. The `value` of an
         unreadable record is its bytes."""
         self._read_letters = len(self._dead_letters)
-        return [
-            replace(letter, value=letter.value.value)
-            if isinstance(letter.value, MalformedRecord)
-            else letter
-            for letter in self._dead_letters
-        ]
+        return [*self._dead_letters]
 
     def values(self, topic: str) -> list[object]:
         """Return the values that the flow has written to a topic, decoded, in the flow's total
@@ -437,7 +435,8 @@ class TestFlow:
 
         A state has the form that the next records meet: it is upgraded here where a change of logic
         upgrades states, and no record has touched its key since. A key whose time to live has ended
-        at the time of the newest record read has none. Raises SetupError for another operator.
+        at the time of the newest record read has none. Raises SetupError for another operator, and
+        behind the block of the run.
         """
         known = [node.name for node in self._plan.keyed]
         if operator not in known:
@@ -457,6 +456,11 @@ class TestFlow:
     def state(self) -> dict[str, dict[bytes, bytes]]:
         """Return all keyed state, encoded, without expired states. Raise AssertionError when two
         workers hold a key (I2) while no bin moves."""
+        if self._closed:
+            raise SetupError(
+                f"TestFlow of flow {self._plan.flow.name!r}", "its states end with its block",
+                "read states within `with TestFlow(...) as run:`",
+            )  # fmt: skip
         whole: dict[str, dict[bytes, bytes]] = {}
         now = max((worker.furthest for worker in self.workers), default=MIN_TIME)
         for worker in self.workers:
@@ -649,7 +653,7 @@ class TestFlow:
         assert self._databases is not None
         database = self._databases.of(me)
         chance = random.Random(f"dead letters {me}")
-        dead = self._dead[me] = ListDeadLetters(self._dead_letters, chance)
+        dead = self._dead[me] = ListDeadLetters(self._dead_letters, chance, self._placed)
         once = self._plan.flow.delivery == "exactly_once"
         transactions = ListTransactions(self.world.ledger) if once else None
 

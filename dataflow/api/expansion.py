@@ -39,6 +39,16 @@ def composites(nodes: Iterable[Node]) -> dict[str, CompositeSource]:
     }
 
 
+def part_names(nodes: Iterable[Node], topics: Sequence[str]) -> list[str]:
+    """Return the names of the sources of single topics, where `topics` are those that patterns may
+    match."""
+    return [
+        part_name(name, topic)
+        for name, spec in composites(nodes).items()
+        for topic in spec.parts(topics)
+    ]
+
+
 def expanded(nodes: Sequence[Node], names: Sequence[str]) -> list[Node]:
     """Return the nodes of a flow with a source for each topic. `names` are the sources of a
     pattern's topics, as the driver has found them; a list of topics needs none.

@@ -366,6 +366,10 @@ class DeadLetter:
     offset: int
     key: object = None
     """The key, where the record or the timer has one."""
+    topic: str = ""
+    """The topic of the record; '' for a timer, and for a source beside Kafka."""
+    partition_name: str = ""
+    """The name of the partition of a source beside Kafka, such as the path of a file."""
 
     def __repr__(self) -> str:
         names = [one.name for one in fields(self) if one.name != "time"]
@@ -378,14 +382,20 @@ class DeadLetter:
         return to_millis(self.time)
 
 
+def _as_it_is(letter: DeadLetter, _: int) -> DeadLetter:
+    return letter
+
+
 @dataclass(slots=True)
 class ListDeadLetters:
     """A list that collects one worker's dead letters; implements `DeadLetterTopic`. With `rng` a
-    dead letter is durable some checks later, and a crash before loses it."""
+    dead letter is durable some checks later, and a crash before loses it. `placed` adds the place
+    of its record to a dead letter, given the number of the record's origin."""
 
     letters: list[DeadLetter] = field(default_factory=list)
     """The dead letters in order; workers may share the list."""
     rng: random.Random | None = None
+    placed: Callable[[DeadLetter, int], DeadLetter] = _as_it_is
     waiting: list[DeadLetter] = field(default_factory=list)
     """The dead letters that are not durable."""
     added: int = 0
@@ -396,6 +406,7 @@ class ListDeadLetters:
         offset, value = int(batch.offsets[row]), batch.values[row]
         key = None if batch.keys is None else codec.decode(batch.keys[row])
         letter = DeadLetter(operator, value, reason, trace, time, partition, offset, key)
+        letter = self.placed(letter, int(batch.origins[row]))
         self.letters.append(letter)
         self.waiting.append(letter)
         self.added += 1

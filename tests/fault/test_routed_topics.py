@@ -132,9 +132,11 @@ def test_merged_topics_are_routed_once_each_whatever_dies(
             kill(flow.workers[worker])
             until(lambda: len(flow.of("started")) > executions, f"it restarts: {flow.said}")  # noqa: B023
             routes.until_written(flow)
+        create_topic(broker.bootstrap, f"{prefix}orders-c", 2)
+        waits = f"topic_not_read source=orders topic={prefix}orders-c"
+        until(lambda: waits in flow.said, "the driver warns of the new topic")
         stop(flow)
     routes.check()
-    create_topic(broker.bootstrap, f"{prefix}orders-c", 2)
     with meander(tmp_path, broker.bootstrap, *command) as flow:
         for topic in (*TOPICS, "orders-c"):
             routes.feed(topic)

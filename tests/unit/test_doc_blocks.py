@@ -3,6 +3,7 @@ console blocks, in `tests/integration/test_doc_commands.py`."""
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
 import shutil
@@ -16,6 +17,8 @@ import certifi
 import pytest
 from typer.testing import CliRunner
 
+import meander
+import meander.testing
 from meander import Flow
 from meander.app.cli.main import app
 from meander.app.cli.plan_file import read_document
@@ -47,6 +50,19 @@ def of_language(language: str) -> list[Block]:
 
 
 # -- Python
+
+
+def test_examples_import_public_names_alone() -> None:
+    faces = {"meander": meander.__all__, "meander.testing": meander.testing.__all__}
+    wrong = [
+        f"{block}: {module} has no public {name.name}"
+        for block in of_language("python")
+        for node in ast.walk(ast.parse(block.text))
+        if isinstance(node, ast.ImportFrom) and (module := node.module or "").startswith("meander")
+        for name in node.names
+        if name.name not in faces.get(module, ())
+    ]
+    assert wrong == []
 
 
 @pytest.fixture

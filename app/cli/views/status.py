@@ -41,7 +41,7 @@ def tables(output: CommandOutput, seen: Overview, state: str, now: int) -> None:
     )
     for line in _awaited(last, state, seen.flow):
         output.say(line)
-    _table(output, "counters", ["counter", "records"], [[*pair] for pair in last.counters.items()])
+    _table(output, "counters", ["counter", "value"], [[*pair] for pair in last.counters.items()])
     if state == "running":
         _frontier_table(output, seen)
         _operator_table(output, seen)

@@ -166,6 +166,17 @@ def test_a_run_gives_its_dead_letters(words: Stream[str], tmp_path: Path) -> Non
     ]
 
 
+def test_a_dead_letter_names_the_file_of_its_record(tmp_path: Path) -> None:
+    for name, line in ("1", "7"), ("2", "{oops"):
+        (tmp_path / f"{name}.jsonl").write_text(f"{line}\n")
+    numbers = Flow("numbers").source(FileSource(f"{tmp_path}/*.jsonl"))
+    numbers.map(fail, name="broken").sink(FileSink(tmp_path / "out"))
+    letters = flow_of(numbers).run(until_end=True).dead_letters
+    assert {(one.value, Path(one.partition_name).name) for one in letters} == {
+        (7, "1.jsonl"), (b"{oops", "2.jsonl")
+    }  # fmt: skip
+
+
 def test_a_flow_with_too_many_dead_letters_fails(tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("a\n" * 5)
     flow = Flow("broken", dead_letters=DeadLetters(limit=2, per=60))

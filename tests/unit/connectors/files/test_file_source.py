@@ -129,11 +129,24 @@ def test_records_without_a_time_have_that_of_their_file(tmp_path: Path) -> None:
         ({"paths": "a", "value": 5}, "it is 5"),
         ({"paths": "a", "time": "at"}, "it is 'at'"),
         ({"paths": "a", "columns": {"a": int}}, "its format is 'lines'"),
+        ({"paths": ["a", "logs/*.jsonl.GZ"]}, r"'logs/\*.jsonl.GZ' is compressed"),
     ],
 )
 def test_a_wrong_definition_is_refused(given: dict[str, object], words: str) -> None:
     with pytest.raises(SetupError, match=words):
         FileSource(**given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [("rows.CSV", 'id,at\r\n"1",2\r\n', {"id": "1", "at": "2"}), ("rows.jsonl", "[1]\n", [1])],
+)
+def test_a_mark_before_the_text_is_no_part_of_it(
+    tmp_path: Path, name: str, text: str, value: object
+) -> None:
+    path = tmp_path / name
+    path.write_text(text, "utf-8-sig")
+    assert values(everything(FileSource(path))) == [value]
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
@@ -195,4 +208,5 @@ def test_an_unreadable_line_is_a_dead_letter(tmp_path: Path) -> None:
         run.run()
         (letter,) = run.dead_letters
     assert (letter.value, letter.offset, letter.operator) == (b"oops", 2, f"source {path}")
+    assert letter.partition_name == str(path)
     assert run.values("out") == [1, 2]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from meander import Flow, KafkaSink, KafkaSource, Stream, field, header
+from meander import Context, Flow, KafkaSink, KafkaSource, Stream, field, header
 from meander.connectors.kafka.formats import TimeExtractor
 from meander.connectors.testing.in_memory import TopicRecord
 from meander.dataflow.interfaces import SourceOptions
@@ -319,3 +319,37 @@ def test_a_function_reads_bytes_only() -> None:
         pytest.raises(SetupError, match="a function of the flow reads it, and not 7; feed bytes"),
     ):
         run.feed("in", 7)
+
+
+def test_states_are_refused_behind_the_block_of_the_run() -> None:
+    flow = Flow("f")
+    flow.source(KafkaSource("in")).key_by(lambda n: n).fold(
+        "count", int, lambda count, n: (count + 1, n)
+    ).sink(KafkaSink("out"))
+    with TestFlow(flow) as run:
+        run.feed("in", 1)
+        run.run()
+    with pytest.raises(SetupError, match="read states within `with TestFlow"):
+        run.states("count")
+
+
+def test_a_dead_letter_names_its_topic_and_an_unreadable_record_keeps_its_key() -> None:
+    flow = Flow("f")
+    keyed = flow.source(KafkaSource(["a", "b"])).key_by(lambda n: n["n"])
+
+    def ask(context: Context[int], state: int, _: object) -> int:
+        context.timer(context.time_ms + 1)
+        return state
+
+    def refuse(context: Context[int], state: int) -> int:
+        raise ValueError(context.key)
+
+    keyed.process("asked", int, ask, refuse).sink(KafkaSink("out"))
+    with TestFlow(flow) as run:
+        run.feed("b", {}, b"{oops", key="k")
+        run.feed("a", {"n": 1})
+        run.run()
+        letters = {letter.operator: letter for letter in run.dead_letters}
+    assert [letters[name].topic for name in ("source b", "key_by", "asked")] == ["b", "b", ""]
+    unreadable = letters["source b"]
+    assert (unreadable.value, unreadable.key) == (b"{oops", b"k")
