@@ -51,8 +51,9 @@ LAST = 10
 """Sales of a seller that count for the average."""
 PARTS = 16
 """Keys that a maximum over all bids is first taken by."""
-Open = tuple[Auction, int] | None
-"""An open auction and its best price; 0 without a bid."""
+Open = tuple[int, int, int, int, int] | None
+"""The number, the category, the seller and the end of an open auction, and its best price; 0
+without a bid. A flat tuple of numbers is stored as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,21 +148,20 @@ def sales(house: House) -> KeyedStream[Sale, int]:
 
 def _opened(context: Context[int], _: Open, auction: Auction) -> Open:
     context.timer(auction.expires)
-    return auction, 0
+    return auction.id, auction.category, auction.seller, auction.expires, 0
 
 
 def _bid(context: Context[int], state: Open, bid: Offer) -> Open:
     if state is None:
         context.forget()
         return None
-    auction, best = state
-    return state if bid.price <= best else (auction, bid.price)
+    return state if bid.price <= state[-1] else (*state[:-1], bid.price)
 
 
 def _closed(context: Context[int], state: Open) -> Open:
-    auction, best = cast(tuple[Auction, int], state)
+    auction, category, seller, expires, best = cast(tuple[int, int, int, int, int], state)
     if best:
-        context.emit(Sale(auction.id, auction.category, auction.seller, best, auction.expires))
+        context.emit(Sale(auction, category, seller, best, expires))
     context.forget()
     return None
 
@@ -241,19 +241,24 @@ def _averaged(context: Context[int], state: Sold) -> Sold:
 def q7(house: House) -> Stream[Offer]:
     """Give the bids with the highest price of each window."""
     parts = house.offers().key_by(lambda bid: bid.bidder % PARTS)
-    highest = parts.window("highest", tumbling(house.size)).fold(list, _highest)
+    highest = parts.window("highest", tumbling(house.size)).fold(tuple, _highest)
     return _most(highest.flat_map(_ended), "highest of all", lambda bid: bid.price)
 
 
-def _highest(best: list[Offer], bid: Offer) -> list[Offer]:
-    if not best or bid.price > best[0].price:
-        return [bid]
-    return [*best, bid] if bid.price == best[0].price else best
+Highest = tuple[int, ...]
+"""The highest price, then the auction and the bidder of each bid with it. A flat tuple of numbers
+is stored as it is."""
 
 
-def _ended(window: WindowResult[int, list[Offer]]) -> list[Offer]:
-    end = window["end"]
-    return [Offer(bid.auction, bid.bidder, bid.price, end) for bid in window["value"]]
+def _highest(best: Highest, bid: Offer) -> Highest:
+    if not best or bid.price > best[0]:
+        return bid.price, bid.auction, bid.bidder
+    return (*best, bid.auction, bid.bidder) if bid.price == best[0] else best
+
+
+def _ended(window: WindowResult[int, Highest]) -> list[Offer]:
+    price, *bids = window["value"]
+    return [Offer(*bid, price, window["end"]) for bid in zip(bids[::2], bids[1::2], strict=True)]
 
 
 def q8(house: House) -> Stream[NewSeller]:
