@@ -37,6 +37,7 @@ WINDOWS = Benchmark(
     at_least={"window_over_fold": 0.7, "session_over_fold": 0.4} | joins.AT_LEAST, at_most={},
     ratios={"window_over_fold": ("tumbling", "fold"), "session_over_fold": ("session", "fold"),
             "hopping_over_fold": ("hopping", "fold"), **joins.RATIOS},
+    picture="windows.png",
 )  # fmt: skip
 LATE = Benchmark(
     "windows_memory", "Memory while records come late", at_least={}, at_most=memory.AT_MOST,
