@@ -74,8 +74,12 @@ def _executors(spark: SparkContext) -> Iterator[Executor]:
             taken = running.apply(name) if running.contains(name) else 0
             if not is_local(spark):
                 # A task may take several slots. The text, as py4j reads no decimals of Scala.
-                free = context.schedulerBackend().getExecutorAvailableCpus(name)
-                taken = slots - int(float(free.toList().mkString() or 0) / per_slot)
+                cpus = context.schedulerBackend().getExecutorAvailableCpus(name)
+                free = int(float(cpus.toList().mkString() or 0) / per_slot)
+                if not free and not taken:
+                    # It has registered, and gets its slots once it is up.
+                    continue
+                taken = slots - free
             yield Executor(name, host, slots, taken)
 
 
