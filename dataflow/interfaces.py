@@ -36,6 +36,9 @@ class Clock(Protocol):
     def monotonic(self) -> float:
         """Return seconds that never decrease."""
 
+    def undisturbed(self) -> float:
+        """Return seconds that do not pass while this thread waits for a core."""
+
 
 class Links(Protocol):
     """A set of FIFO links to and from all other members. It loses no frame unless the flow ends

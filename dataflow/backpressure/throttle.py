@@ -81,6 +81,7 @@ class MoveThrottle:
     >>> class Still:
     ...     def now_ms(self): return 0
     ...     def monotonic(self): return 0.0
+    ...     def undisturbed(self): return 0.0
     >>> throttle = MoveThrottle(Still(), latency=0.1, memory=lambda: 100)
     >>> throttle.end_turn(busy=0.004); round(throttle.seconds_left, 6)
     0.001714

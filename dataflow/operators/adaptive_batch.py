@@ -3,7 +3,8 @@
 Guarantees that slow functions do not make a turn long, and productive ones do not make it large. A
 slice has as many records as last took `SECONDS` and produced `BYTES`. It has at least one record,
 and at most twice as many as the last slice. A function that sleeps delays the worker by one call.
-Cost: two clock reads per slice.
+Waits for a core do not count: a slice has a cost of its own, so smaller slices would leave less
+time for records on a busy machine, not more. Cost: two clock reads per slice.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ class AdaptiveBatch:
     @contextmanager
     def measure(self, rows: int) -> Iterator[None]:
         """Measure a slice of `rows` records while its body runs."""
-        started_at = self._clock.monotonic()
+        started_at = self._clock.undisturbed()
         yield
-        self.adapt(rows, self._clock.monotonic() - started_at)
+        self.adapt(rows, self._clock.undisturbed() - started_at)
 
     def adapt(self, rows: int, seconds: float) -> None:
         """Adapt to a slice of `rows` records that took `seconds`."""

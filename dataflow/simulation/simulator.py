@@ -72,6 +72,10 @@ class SimClock:
         """Return the simulated seconds."""
         return self._seconds
 
+    def undisturbed(self) -> float:
+        """Return the simulated seconds."""
+        return self._seconds
+
     def advance(self, seconds: float) -> None:
         """Advance the time."""
         self._seconds += seconds

@@ -342,7 +342,7 @@ class KeyedOperator(StatefulOperator):
 
     def _run(self, logic: Logic, rows: Rows, calls: Calls) -> int:
         """Apply records and make calls in one pass. Return the number of both."""
-        started_at = self._clock.monotonic()
+        started_at = self._clock.undisturbed()
         bins = self._bins(rows.batch)
         applied = logic.apply(self.store, bins, rows, calls)
         np.add.at(self.heat, bins[: applied.rows], 1)
@@ -356,7 +356,7 @@ class KeyedOperator(StatefulOperator):
         self._drop(applied.rows)
         self._inputs[0].latency.complete_each(rows.arrivals[: applied.rows])
         count = applied.rows + (0 if applied.called is None else len(applied.called))
-        self._batch_size.adapt(count, self._clock.monotonic() - started_at)
+        self._batch_size.adapt(count, self._clock.undisturbed() - started_at)
         return count
 
     def _next(self, frontier: Antichain, max_count: int) -> tuple[Logic, Rows, Calls]:

@@ -62,6 +62,9 @@ class HandClock:
     def monotonic(self) -> float:
         return self.now
 
+    def undisturbed(self) -> float:
+        return self.monotonic()
+
 
 def test_prints_beyond_the_rate_are_omitted_and_counted() -> None:
     clock, share = HandClock(), PRINTS // 4

@@ -20,6 +20,9 @@ class Clock:
     def monotonic(self) -> float:
         return self.now
 
+    def undisturbed(self) -> float:
+        return self.monotonic()
+
     def now_ms(self) -> int:
         return round(self.now * 1000)
 

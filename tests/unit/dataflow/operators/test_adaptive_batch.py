@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from meander import Flow
 from meander.dataflow.interfaces import Frame
 from meander.dataflow.operators import exchange
-from meander.dataflow.operators.adaptive_batch import BYTES
+from meander.dataflow.operators.adaptive_batch import BYTES, AdaptiveBatch
 from meander.dataflow.records import packing
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.records.packing import encoded_size, join_packed, pack
 from meander.dataflow.simulation.in_memory import ListSink
-from meander.dataflow.simulation.simulator import SimLinks
+from meander.dataflow.simulation.simulator import SimClock, SimLinks
 from meander.dataflow.wire import MAX_FRAME, MESSAGE_BYTES, RECORD_BYTES
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
@@ -179,3 +179,26 @@ def test_pieces_hold_all_that_can_be_encoded_in_order_and_within_their_bound(
     beside = 0 if keys is None else sum(len(keys[row]) for row in rows)
     assert sum(piece.size for piece in found) == sum(len(p.data) for p in found) + beside
     assert encoded_size(values) > 0 or not values
+
+
+class _BusyMachine(SimClock):
+    """A clock of a machine on which each slice waits for a core."""
+
+    waited = 0.0
+
+    def wait_for_core(self, seconds: float) -> None:
+        self.waited += seconds
+        self.advance(seconds)
+
+    def undisturbed(self) -> float:
+        return self.monotonic() - self.waited
+
+
+def test_a_slice_that_waits_for_a_core_is_followed_by_a_larger_one() -> None:
+    """I7."""
+    batch = AdaptiveBatch(clock := _BusyMachine(), max_rows=1000)
+    for _ in range(10):
+        with batch.measure(batch.rows):
+            clock.advance(0.001 + 0.00001 * batch.rows)
+            clock.wait_for_core(0.1)
+    assert 300 < batch.rows <= 500

@@ -83,6 +83,9 @@ class Clock:
     def monotonic(self) -> float:
         return self.now
 
+    def undisturbed(self) -> float:
+        return self.monotonic()
+
     def now_ms(self) -> int:
         return int(self.now * 1000)
 
