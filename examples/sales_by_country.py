@@ -4,8 +4,9 @@ from os import environ
 
 from meander import Flow, KafkaSink, KafkaSource, Registry
 
-# A registry in memory serves tests; set REGISTRY to an URL such as http://registry:8081.
-sale = Registry(environ.get("REGISTRY", "mock://sales"), subjects="record").avro("sale.avsc")
+# A registry in memory serves tests. The driver passes variables with MEANDER_ on to its workers.
+registry = Registry(environ.get("MEANDER_REGISTRY__URL", "mock://sales"), subjects="record")
+sale = registry.avro("sale.avsc")
 
 flow = Flow("sales-by-country")
 sales = flow.source(KafkaSource(["sales-app", "sales-shop", "sales-web"], sale))

@@ -7,6 +7,7 @@ unknown id, or with bytes that do not fit, becomes a dead letter. Cost: see each
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from typing import Any, TypeVar, get_args, overload
 from meander.connectors.kafka.conversion import Conversion
 from meander.connectors.kafka.formats import ValueFormat
 from meander.connectors.kafka.registry.avro import AvroFormat, name_of
-from meander.connectors.kafka.registry.client import Address
+from meander.connectors.kafka.registry.client import VARIABLES, Address
 from meander.connectors.kafka.registry.json_schema import JsonSchemaFormat, title_of
 from meander.connectors.kafka.registry.protobuf import ProtobufFormat, described
 from meander.connectors.kafka.registry.schema import Kind, Subject, Subjects, Text, text_of
@@ -42,14 +43,15 @@ class Registry:
     as `orders-value`; "record" by the full name of the record; "topic_record" by both. With
     `register=False`, a sink's schema must be registered already. `settings` are those of
     confluent-kafka's `SchemaRegistryClient`; environment variables such as
-    `MEANDER_REGISTRY__BASIC__AUTH__USER__INFO` override them. A URL such as "mock://tests" names a
-    registry in the memory of one process, for tests.
+    `MEANDER_REGISTRY__BASIC__AUTH__USER__INFO` override them. Without a URL the registry has that
+    of `MEANDER_REGISTRY__URL`. A URL such as "mock://tests" names a registry in the memory of one
+    process, for tests.
 
     >>> Registry("http://registry:8081", settings={"basic.auth.user.info": "me:secret"})
     Registry(url='http://registry:8081', subjects='topic', register=True)
     """
 
-    url: str
+    url: str = ""
     subjects: Subjects = "topic"
     register: bool = True
     settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -58,6 +60,10 @@ class Registry:
         """Raise SetupError for a wrong option."""
         if not isinstance(self.url, str):
             raise SetupError(f"registry {self.url!r}", "it is no URL", _URL)
+        if not self.url:
+            object.__setattr__(self, "url", os.environ.get(f"{VARIABLES}URL", ""))
+        if not self.url:
+            raise SetupError("registry", "it has no URL", f"{_URL}, or set {VARIABLES}URL")
         name, known = f"registry {self.url.rpartition('@')[2]!r}", get_args(Subjects)
         if self.subjects not in known:
             raise SetupError(name, f"its subjects are {self.subjects!r}",

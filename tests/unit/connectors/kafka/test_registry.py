@@ -205,6 +205,21 @@ def test_a_login_of_the_environment_is_used_and_never_shown(
     assert "hidden" not in str(refused.value)
 
 
+def test_a_registry_without_a_url_has_that_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("MEANDER_REGISTRY__URL", raising=False)
+    with pytest.raises(SetupError, match="it has no URL; .*set MEANDER_REGISTRY__URL"):
+        Registry()
+    monkeypatch.setenv("MEANDER_REGISTRY__URL", "mock://environment")
+    assert Registry().url == "mock://environment"
+    assert Registry("mock://own").url == "mock://own"
+    monkeypatch.setenv("MEANDER_REGISTRY__URL", "http://me:hidden@registry:8081")
+    with pytest.raises(SetupError, match="its URL contains a login") as refused:
+        Registry()
+    assert "hidden" not in str(refused.value)
+
+
 def test_a_schema_that_cannot_be_read_is_refused_by_its_file(
     registry: Registry, tmp_path: Path
 ) -> None:

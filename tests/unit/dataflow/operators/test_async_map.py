@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -89,18 +90,21 @@ def test_call_beyond_the_timeout_fails() -> None:
 
 
 def test_call_that_fails_is_made_again_while_others_run() -> None:
-    calls = list[int]()
+    calls, seconds = list[int](), list[float]()
 
     async def ask(value: int) -> int:
         calls.append(value)
-        if value == 0 and calls.count(0) < 3:
-            raise ConnectionError
+        if value == 0:
+            seconds.append(asyncio.get_running_loop().time())
+            if len(seconds) < 3:
+                raise ConnectionError
         return value
 
     with TestFlow(_flow(ask, on_error=Retry(times=2, wait=1.0)), workers=1) as run:
         run.feed("numbers", 0, 1, 2)
         run.run()
     assert calls == [0, 1, 2, 0, 0]
+    assert all(then >= now + 1.0 for now, then in pairwise(seconds))
     assert run.values("out") == [0, 1, 2]
     assert run.counters["retries"] == 2
 
