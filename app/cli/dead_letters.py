@@ -80,7 +80,9 @@ def list_(
     flow: Flow, operator: Operator = None, reason: Reason = None, since: Since = None, *,
     to: FlowConnection,
 ) -> None:  # fmt: skip
-    """List dead letters by operator and reason, with the times of the first and the last failure.
+    """List dead letters by operator and reason, with the time of the last failure.
+
+    JSON lines also have the time of the first one.
 
     A dead letter counts as replayed once its record was produced again.
     """

@@ -18,10 +18,10 @@ from meander.connectors.topics.dead_letters import (
 from meander.connectors.topics.original_records import OriginalRecord
 from meander.dataflow.metrics.counters import counted
 
-COLUMNS = ["operator", "reason", "count", "replayed", "first", "last"]
-PARTITIONS = "partitions"
-"""The field of the names of partitions, such as files."""
-MAX_REASON, MAX_CELL = 200, 60
+FIELDS = ["operator", "reason", "count", "replayed", "first", "last", "partitions"]
+"""The fields of a JSON line. The table leaves out some, so that a reason has room within 80
+characters."""
+MAX_REASON, MAX_CELL = 200, 100
 """The most characters of a reason in the list, and in a table."""
 MAX_GROUPS = 1000
 """The most reasons that the list tells apart; the others have one line per operator."""
@@ -85,15 +85,19 @@ def list_groups(output: CommandOutput, flow: str, groups: LetterGroups) -> None:
     rows = groups.rows
     if output.as_json:
         for row in rows:
-            output.line(dict(zip([*COLUMNS, PARTITIONS], row, strict=True)))
+            output.line(dict(zip(FIELDS, row, strict=True)))
         return
     if not rows:
         output.say(f"flow {flow!r} has no such dead letters")
         return
+    replayed = ["replayed"] if any(row[3] for row in rows) else []
     cells = [
-        [row[0], _cut(row[1]) + _names(row[6]), *row[2:4], *map(_second, row[4:6])] for row in rows
+        [row[0], _cut(row[1]) + _names(row[6]), *row[2 : 3 + len(replayed)], _second(row[5])]
+        for row in rows
     ]
-    output.table(f"dead letters of {flow}", COLUMNS, cells)
+    output.table(
+        f"dead letters of {flow}", ["operator", "reason", "count", *replayed, "last"], cells
+    )
 
 
 def show_letters(
@@ -251,4 +255,5 @@ def _names(names: list[str]) -> str:
 
 
 def _second(millis: int) -> str:
-    return at_millis(millis)[:19]
+    """Return a date, and below it a time: rich would take the room from the reason."""
+    return at_millis(millis)[:19].replace(" ", "\n", 1)

@@ -67,3 +67,14 @@ def messages() -> dict[str, Any]:
     found = message_factory.GetMessageClassesForFiles([file.name], pool)
     return {**found, "Line": message_factory.GetMessageClass(
         pool.FindMessageTypeByName("shop.Outer.Line"))}  # fmt: skip
+
+
+def line_class(**fields: type[str | int]) -> Any:
+    """A class of messages `shop.Line` with these fields, numbered from 1 on."""
+    file = descriptor_pb2.FileDescriptorProto(name="line.proto", package="shop", syntax="proto3")
+    line = file.message_type.add(name="Line")
+    for number, (name, kind) in enumerate(fields.items(), 1):
+        line.field.add(name=name, number=number, type=9 if kind is str else 5, label=1)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)  # type: ignore[no-untyped-call, unused-ignore]
+    return message_factory.GetMessageClassesForFiles([file.name], pool)["shop.Line"]

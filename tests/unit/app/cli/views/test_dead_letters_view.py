@@ -112,6 +112,19 @@ def test_list_fits_80_columns() -> None:
     assert "2013-01-01" in text.getvalue()
 
 
+@pytest.mark.parametrize(("marks", "room"), [([], 34), ([ReplayMark((0,))], 23)])
+def test_list_gives_the_reason_the_most_room_of_80_columns(
+    marks: list[ReplayMark], room: int
+) -> None:
+    output, text = terminal()
+    one = replace(letter(0, "x" * 90), operator="enrich-by-country")
+    list_groups(output, "orders", grouped(one, *marks))
+    lines = text.getvalue().splitlines()
+    assert max(line.count("x") for line in lines) >= room
+    assert ("replayed" in text.getvalue()) == bool(marks)
+    assert max(map(len, lines)) <= 80
+
+
 def test_list_of_none_says_so() -> None:
     output, text = terminal()
     list_groups(output, "orders", grouped())
