@@ -5,7 +5,7 @@ import threading
 import time
 
 
-class _Waits(threading.local):
+class _RunDelay(threading.local):
     """The time for which a thread has waited for a core, as Linux counts it."""
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class _Waits(threading.local):
         return int(os.pread(self._file, 128, 0).split()[1]) / 1e9
 
 
-_waits = _Waits()
+_run_delay = _RunDelay()
 
 
 class SystemClock:
@@ -39,4 +39,4 @@ class SystemClock:
     def undisturbed(self) -> float:
         """Return the seconds of `monotonic` without those for which this thread waited for a
         core."""
-        return time.monotonic() - _waits.seconds()
+        return time.monotonic() - _run_delay.seconds()
