@@ -212,8 +212,8 @@ def test_a_window_whose_close_fails_leaves_no_state_and_keeps_no_other_open() ->
         run.feed("in", *({"at": at} for at in (10, 110, 250)))
         run.run()
         assert len(run.dead_letters) == 2
-    assert run.values("out") == [100]
-    assert run.states("w") == {}
+        assert run.values("out") == [100]
+        assert run.states("w") == {}
 
 
 def test_a_sliding_window_whose_fold_fails_is_lost_alone() -> None:
@@ -230,9 +230,9 @@ def test_a_sliding_window_whose_fold_fails_is_lost_alone() -> None:
         run.feed("in", *({"at": at} for at in (0, 20, 40)))
         run.run()
         assert [(one.operator, one.value) for one in run.dead_letters] == [("w", None)]
-    results: list[Any] = run.values("out")
-    assert [one["value"] for one in results] == [[0], [20, 40]]
-    assert run.states("w") == {}
+        results: list[Any] = run.values("out")
+        assert [one["value"] for one in results] == [[0], [20, 40]]
+        assert run.states("w") == {}
 
 
 def test_a_reduction_of_a_sliding_window_may_change_its_first_value() -> None:
