@@ -1,8 +1,8 @@
 """Flink SQL in one JVM: a cluster of one task manager with two slots, which this process drives.
 
-Guarantees that a query counts as started once all its tasks run, by the times that Flink notes. The JVM ends with this process.
-Its heap holds the state, which is the fastest of Flink's backends; as in Meander by default, no
-checkpoints are taken. Cost: 3 GiB of heap.
+Guarantees that a query counts as started once all its tasks run, by the times that Flink notes: its
+interface tells them up to 3 s later. The JVM ends with this process. Its heap holds the state; as
+in Meander by default, no checkpoints are taken. Cost: 3 GiB of heap.
 """
 
 from __future__ import annotations
