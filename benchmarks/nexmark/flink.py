@@ -154,8 +154,12 @@ def _get(address: str) -> Any:  # noqa: ANN401 - of JSON
 
 
 def _ran_at(task: dict[str, Any]) -> float:
-    """Return when a task began to run, milliseconds since 1970."""
+    """Return when a task began to run, milliseconds since 1970. Its start is when Flink deployed
+    it.
+
+    >>> _ran_at({"start-time": 1000, "status-duration": {"DEPLOYING": 8, "INITIALIZING": 60}})
+    1068
+    """
     lasted: dict[str, float] = task["status-duration"]
-    before = (lasted[one] for one in ("CREATED", "SCHEDULED", "DEPLOYING", "INITIALIZING"))
     first: float = task["start-time"]
-    return first + sum(max(0, one) for one in before if one)
+    return first + sum(max(0, lasted.get(one, 0)) for one in ("DEPLOYING", "INITIALIZING"))
