@@ -1,8 +1,8 @@
 """Flink SQL in one JVM: a cluster of one task manager with two slots, which this process drives.
 
-Guarantees that a query counts as started once all its tasks run, by the times that Flink notes: its
-interface tells them up to 3 s later. The JVM ends with this process. Its heap holds the state; as
-in Meander by default, no checkpoints are taken. Cost: 3 GiB of heap.
+Guarantees that a query counts as started once all its tasks run, by the times that Flink notes.
+The JVM ends with this process. Its heap holds the state; as in Meander by default, no checkpoints
+are taken. Cost: 3 GiB of heap.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ PUBLISHED = {
 PROMPT = {"execution.buffer-timeout.interval": "1 ms"}
 """Where latency counts, a buffer leaves before it is full; by default within 100 ms."""
 LOOK = 0.01
+REFRESH = "50"
+"""Milliseconds after which Flink's interface looks at a job again; by default 3,000."""
 PATIENCE = 300.0
 """Seconds in which a bounded query has to end."""
 WITHIN = 120.0
@@ -98,7 +100,7 @@ class Flink:
             "execution.target": "local",
             "parallelism.default": str(WORKERS), "taskmanager.numberOfTaskSlots": str(WORKERS),
             "pipeline.object-reuse": "true", "table.local-time-zone": "UTC",
-            "rest.bind-port": str(port), "rest.port": str(port),
+            "rest.bind-port": str(port), "rest.port": str(port), "web.refresh-interval": REFRESH,
         }  # fmt: skip
         for name, value in (fixed | settings).items():
             configuration.setString(name, value)
