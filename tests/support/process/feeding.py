@@ -1,4 +1,4 @@
-"""A feed that goes on while a test acts."""
+"""A thread feeds a real flow while a test acts on the flow."""
 
 from __future__ import annotations
 

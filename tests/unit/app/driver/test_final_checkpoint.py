@@ -44,6 +44,12 @@ class Stopped:
         return self.final.may_end(number)
 
 
+@pytest.fixture
+def stopped(start: Start, monkeypatch: pytest.MonkeyPatch) -> Stopped:
+    """A flow with the options as they are by default."""
+    return Stopped(start, monkeypatch)
+
+
 def complete(id: str) -> Checkpointed:
     return Checkpointed(
         id, number=1, savepoint="", policy="aligned", ms=1.0, alignment_ms=0.0, write_ms=0.0,
@@ -51,10 +57,7 @@ def complete(id: str) -> Checkpointed:
     )  # fmt: skip
 
 
-def test_the_flow_ends_once_its_own_request_is_complete(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stopped = Stopped(start, monkeypatch)
+def test_the_flow_ends_once_its_own_request_is_complete(stopped: Stopped) -> None:
     assert [stopped.may_end(), stopped.may_end()] == [False, False]
     ((id, savepoint),) = stopped.requests
     assert savepoint == ""
@@ -64,19 +67,13 @@ def test_the_flow_ends_once_its_own_request_is_complete(
     assert stopped.may_end()
 
 
-def test_a_failed_checkpoint_ends_the_flow_all_the_same(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stopped = Stopped(start, monkeypatch)
+def test_a_failed_checkpoint_ends_the_flow_all_the_same(stopped: Stopped) -> None:
     assert not stopped.may_end()
     stopped.final.note(CheckpointFailed(stopped.requests[0][0], number=1, reason="a full disk"))
     assert stopped.may_end()
 
 
-def test_the_bound_counts_from_the_signal_whatever_the_checkpoint_does(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stopped = Stopped(start, monkeypatch)
+def test_the_bound_counts_from_the_signal_whatever_the_checkpoint_does(stopped: Stopped) -> None:
     assert not stopped.may_end()
     stopped.clock.advance(TIMEOUT - 0.1)
     assert not stopped.may_end()
