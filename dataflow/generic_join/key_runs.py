@@ -56,10 +56,13 @@ class KeyRuns:
         >>> sorted(zip(runs.firsts.tolist(), runs.ends.tolist()))
         [(0, 2), (2, 3), (3, 4)]
         """
-        firsts = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
-        hashes = hashes_of(np.ascontiguousarray(keys[firsts]))
+        begins = np.ones(len(keys), np.bool_)
+        np.not_equal(keys[1:], keys[:-1], out=begins[1:])
+        (firsts,) = begins.nonzero()
+        ends = np.full(len(firsts), len(keys))
+        ends[:-1] = firsts[1:]
+        hashes = hashes_of(keys[firsts])
         order = np.argsort(hashes)
-        ends = np.append(firsts[1:], len(keys))
         return KeyRuns(hashes[order], firsts[order], ends[order], len(keys))
 
     def counts(self, cursor: Cursor, before: Int64s) -> Int64s:
