@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 import pytest
 
@@ -34,7 +36,7 @@ def passed(messages: list[tuple[Time, list[int]]]) -> Sent:
 
 
 def keys_of(batch: Batch) -> list[int]:
-    return [int(key) for key in columns_of(batch)[0]]
+    return [cast(int, key) for key in columns_of(batch)[0].tolist()]
 
 
 def test_messages_of_equal_iterations_pass_as_one_at_the_least_of_their_times() -> None:
