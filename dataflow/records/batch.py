@@ -170,12 +170,15 @@ class Batch:
         """Return the same records with copies of the values, so that a change in place does not
         affect other batches. Unencodable values stay shared."""
         try:
-            if isinstance(self.values, ValueColumns) or codec.all_immutable(self.values):
+            if isinstance(self.values, ValueColumns):
                 return self._with(self.values, self.size, None)
-            packed = codec.encode(self.values) if self.packed is None else self.packed
+            values = codec.own_copies(self.values)
+            if values is None:
+                packed = codec.encode(self.values) if self.packed is None else self.packed
+                values = cast(list[object], codec.decode(packed))
         except UnencodableError:
-            return self._with([own_value(value) for value in self.values], self.size, self.packed)
-        return self._with(cast(list[object], codec.decode(packed)), self.size, None)
+            values = [own_value(value) for value in self.values]
+        return self._with(values, self.size, None)
 
     @staticmethod
     def concat(batches: list[Batch]) -> Batch:
