@@ -17,7 +17,12 @@ import numpy.typing as npt
 
 from meander.dataflow.records import extra_columns
 from meander.dataflow.records.extra_columns import EVENT_MS, ExtraColumn, ExtraColumns
-from meander.dataflow.records.packing import encoded_size, estimated_size
+from meander.dataflow.records.packing import (
+    decode_own_values,
+    encode_values,
+    encoded_size,
+    estimated_size,
+)
 from meander.state.encoding import codec
 from meander.state.encoding.cells import pick
 from meander.state.encoding.codec import UnencodableError
@@ -174,8 +179,8 @@ class Batch:
                 return self._with(self.values, self.size, None)
             values = codec.own_copies(self.values)
             if values is None:
-                packed = codec.encode(self.values) if self.packed is None else self.packed
-                values = cast(list[object], codec.decode(packed))
+                packed = encode_values(self.values) if self.packed is None else self.packed
+                values = decode_own_values(packed)
         except UnencodableError:
             values = [own_value(value) for value in self.values]
         return self._with(values, self.size, None)

@@ -30,7 +30,7 @@ EncodedState = bytes | None
 
 _NESTING: Final[frozenset[type]] = frozenset({tuple, frozenset, Record})
 _SIMPLE: Final[frozenset[type]] = ATOMS | {type(ABSENT)}
-_ONLY_TUPLES: Final[frozenset[type]] = frozenset({tuple})
+_FLAT: Final[frozenset[type]] = _SIMPLE | {tuple}
 
 
 def without_none(states: Sequence[EncodedState]) -> tuple[list[bytes], list[int]]:
@@ -172,10 +172,10 @@ def _weigh_parts(parts: Collection[object]) -> int:
 
 def _weigh_all(states: Sequence[object]) -> int:
     """Return the sum of `weigh` over states, in native code where they nest one level at most."""
-    if _SIMPLE.issuperset(map(type, states)):
-        return sum(map(getsizeof, states))
-    if _ONLY_TUPLES.issuperset(map(type, states)):
-        parts = list(chain.from_iterable(cast(Sequence[tuple[object, ...]], states)))
+    kinds = {*map(type, states)}
+    if kinds <= _FLAT:
+        tuples = (state for state in states if type(state) is tuple) if tuple in kinds else ()
+        parts = list(chain.from_iterable(tuples))
         if _SIMPLE.issuperset(map(type, parts)):
             return sum(map(getsizeof, states)) + sum(map(getsizeof, parts))
     return sum(map(weigh, states))

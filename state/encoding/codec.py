@@ -197,9 +197,9 @@ def own_copies(values: list[object]) -> list[object] | None:
 
 def _common_shape(values: Sequence[object]) -> Shape | None:
     """Return the shape of the objects of one class whose fields hold atoms alone."""
-    kind = type(values[0]) if values else None
-    shape = kind and IN_USE.shapes.get(kind)
-    if not shape or shape.has_more is not None or {*map(type, values)} != {kind}:
+    kind = type(values[0]) if values else object
+    shape = IN_USE.shapes.get(kind)
+    if shape is None or shape.has_more is not None or {*map(type, values)} != {kind}:
         return None
     fields = chain.from_iterable(map(shape.values, values))
     return shape if ATOMS.issuperset(map(type, fields)) else None

@@ -100,7 +100,7 @@ def _struct(kind: type[Any]) -> Shape | None:
     if Parameter.KEYWORD_ONLY in kinds:
         build = lambda values: kind(**dict(zip(names, values, strict=True)))  # noqa: E731
     fixed: bool = kind.__struct_config__.frozen
-    copy = _itself if fixed else cast(Callable[[Any], object], msgspec.Struct.__copy__)
+    copy = _itself if fixed else cast(Any, msgspec.Struct).__copy__
     return Shape(names, msgspec.structs.astuple, build, copy, fixed)
 
 
