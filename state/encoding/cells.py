@@ -166,8 +166,13 @@ def weigh(state: Any) -> int:  # noqa: ANN401 (it asks for the type)
 
 
 def _weigh_parts(parts: Collection[object]) -> int:
-    simple = ATOMS.issuperset(map(type, parts))
-    return sum(map(getsizeof, parts) if simple else map(weigh, parts))
+    if ATOMS.issuperset(map(type, parts)):
+        return sum(map(getsizeof, parts))
+    kinds = {*map(type, parts)}
+    shape = IN_USE.shapes.get(kinds.pop()) if len(kinds) == 1 else None
+    if shape is None or shape.has_more is not None:
+        return sum(map(weigh, parts))
+    return sum(map(getsizeof, parts)) + _weigh_parts([*chain(*map(shape.values, parts))])
 
 
 def _weigh_all(states: Sequence[object]) -> int:

@@ -227,6 +227,8 @@ def _copy(value: Any, depth: int) -> object:  # noqa: ANN401 (it asks for the ty
 def _copy_tuple(items: tuple[object, ...], depth: int) -> object:
     if depth == _COPY_DEPTH:
         return _MUST_WALK
+    if len(items) > 1 and (shape := _common_shape(items)) is not None:
+        return items if shape.fixed else tuple(map(shape.copy, items))
     copies, same = list[object](), True
     for item in items:
         copy = _copy(item, depth + 1)
