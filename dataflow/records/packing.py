@@ -58,7 +58,7 @@ def pack(
     """
     left = len(values) - first
     estimate = PIECE_BYTES * left // max(1, estimated_size(values, first))
-    most = left if isinstance(values, ValueColumns) else PIECE_VALUES
+    most = PIECE_VALUES if isinstance(values, list) else left
     max_rows = max(1, min(most, estimate))
     while first < len(values):
         rows = range(first, min(first + max_rows, len(values)))
@@ -105,7 +105,7 @@ def encode_values(values: Values) -> bytes:
     >>> encode_values([1]), decode_values(encode_values([1]))
     (b'\x91\x01', [1])
     """
-    if isinstance(values, ValueColumns):
+    if not isinstance(values, list):
         return values.encode()
     # The error about a single value names its fields.
     if len(values) > 1 and (columns := to_columns(values)) is not None:
@@ -146,7 +146,7 @@ def encoded_size(values: Values) -> int:
     >>> encoded_size(["a", "bc"])
     6
     """
-    if isinstance(values, ValueColumns):
+    if not isinstance(values, list):
         return values.nbytes
     refused: list[int] = []
     size = sum(piece.size for piece in pack(values, lambda row, _: refused.append(row)))
@@ -157,7 +157,7 @@ def estimated_size(values: Values, first: int = 0) -> int:
     """Estimate `encoded_size` of the values from `first` on by a sample, which ends where it is
     large."""
     left = len(values) - first
-    if isinstance(values, ValueColumns):
+    if not isinstance(values, list):
         return values.nbytes * left // max(1, len(values))
     sample = values[first :: 1 + left // SAMPLE]
     if not sample:

@@ -118,7 +118,7 @@ class Half:
         """It keeps nothing."""
 
 
-Derived: type = dataclass(type("Derived", (Half,), {"__annotations__": {"price": int}}))
+Derived: Any = dataclass(type("Derived", (Half,), {"__annotations__": {"price": int}}))
 
 
 WITHOUT = [Checked, Open, WithHidden, Guessing, Renamed, Turned, Derived]
