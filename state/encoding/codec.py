@@ -83,7 +83,7 @@ class Sealed:
 
 
 class SealedCopy:
-    """A sealed state that holds a copy which nobody else has, as that of an object with a shape
+    """A sealed state that holds a copy without any other reference. A copy of an object with a shape
     costs a tenth of its bytes."""
 
     __slots__ = ("value", "weight")
