@@ -4,8 +4,8 @@ Invariant: `decode(encode(v))` equals `v`, type for type (I4). The codec accepts
 the plain ones and those that the flow names (`named_types`), and refuses any other by name. A set
 is written in the order of its elements' bytes. The codec writes a type that msgpack lacks as an
 array. The first item, an empty extension, tells how to build the value from the rest. Memory holds
-*sealed* states: values that cannot change in place, or bytes. Cost: one or two look-ups seal a
-number, a string or a flat tuple; nothing is copied.
+*sealed* states: values that cannot change in place, copies or bytes. Cost: one or two look-ups seal
+a number, a string or a flat tuple; nothing is copied.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class Sealed:
 
 
 class SealedCopy:
-    """A sealed state that holds a copy which nobody else has, as that of an object with a shape
-    costs a tenth of its bytes."""
+    """A sealed state that holds a copy to which no user has a reference, as the copy of an object
+    with a shape costs a fifth of its bytes."""
 
     __slots__ = ("value", "weight")
 
