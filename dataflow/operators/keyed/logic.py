@@ -116,6 +116,13 @@ class Sealing:
             )
         return codec.Sealed(data)
 
+    def seal_after(self, before: object, state: object, key: bytes) -> object:
+        """Return the same as `seal`, given the sealed state before, which is often the same."""
+        same = state is before or (
+            type(before) is codec.SealedCopy and before.fixed and state is before.value
+        )
+        return before if same and self.as_is else self.seal(state, key)
+
     def unseal(self, sealed: object) -> object:
         """Return the state, as a copy if it could change in place."""
         if type(sealed) not in codec.SEALS:
@@ -443,10 +450,8 @@ class Process:
             state = function(context, state, *value)
             if context._forgotten:
                 after = ABSENT
-            elif state is before and sealing.as_is:
-                after = before
             else:
-                after = sealing.seal(state, context._key)
+                after = sealing.seal_after(before, state, context._key)
             if deepest and context._emitted:
                 raise TooManyLevelsError
         except failure() as error:

@@ -241,16 +241,11 @@ def test_the_weight_of_a_state_covers_the_text_in_its_objects() -> None:
 
 
 def test_objects_of_atoms_have_no_bytes_in_memory_and_frozen_ones_no_copy() -> None:
-    assert isinstance(seal(Bid(1, 2)), SealedCopy)
+    bid = Bid(1, 2)
+    assert isinstance(sealed := seal(bid), SealedCopy) and unseal(sealed) is not bid
     assert isinstance(seal((None, (Line("a"), Slotted("b")))), SealedCopy)
-    for fixed in (
-        Pair(1),
-        Fixed("a"),
-        Single((1, 2)),
-        FrozenBid(auction=1),
-        (Fixed(1), Colour.RED),
-    ):
-        assert seal(fixed) is fixed
+    frozen = [Pair(1), Fixed("a"), Single((1, 2)), FrozenBid(auction=1), (Fixed(1), Colour.RED)]
+    assert all(unseal(seal(one)) is one for one in frozen)
     assert isinstance(seal(Bid([1])), Sealed) and isinstance(seal(Fixed([1])), Sealed)
 
 
