@@ -322,3 +322,12 @@ def test_two_classes_of_one_name_are_refused() -> None:
 
     with pytest.raises(SetupError, match="type 'Colour': .* both define one; rename one of them"):
         NamedTypes([Colour, other()])
+
+
+@pytest.mark.parametrize("value", [np.str_("a\0"), np.str_("\0"), np.bytes_(b"a\0")], ids=repr)
+def test_a_text_of_numpy_keeps_the_zeros_at_its_end(value: Any) -> None:
+    kind: Any = type(value)
+    found = decode(encode(value))
+    assert type(found) is kind
+    assert found == value
+    assert encode(found) == encode(value) != encode(kind(value[:-1]))
