@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from meander.connectors.custom.source import partition_names
-from meander.connectors.kafka.dead_letter import MalformedRecord, origins_of
+from meander.connectors.kafka.dead_letter import MalformedRecord
+from meander.connectors.kafka.origins import origins_of
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.simulation.in_memory import DeadLetter
 from meander.schemas.dead_letter import OriginalRecord
