@@ -39,6 +39,12 @@ Reason = Annotated[
     str | None,
     typer.Option(help="Only dead letters whose reason contains this text.", show_default=False),
 ]
+Topic = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Only dead letters of records of this topic; can be repeated.", show_default=False
+    ),
+]
 Since = Annotated[
     str | None,
     typer.Option(
@@ -77,19 +83,20 @@ def dead_letters() -> None:
 @commands.command(DEFAULT, epilog=EXAMPLE)
 @connected
 def list_(
-    flow: Flow, operator: Operator = None, reason: Reason = None, since: Since = None, *,
-    to: FlowConnection,
+    flow: Flow, operator: Operator = None, reason: Reason = None, topic: Topic = None,
+    since: Since = None, *, to: FlowConnection,
 ) -> None:  # fmt: skip
     """List dead letters by operator and reason, with the time of the last failure.
 
-    JSON lines also have the time of the first one.
+    A reason stands here without the place of the record. JSON lines also have the time of the first
+    failure.
 
     A dead letter counts as replayed once its record was produced again.
     """
-    topic = _topic(flow, to)
-    groups = LetterGroups(_chosen(operator, reason))
+    dead_topic = _dead_topic(flow, to)
+    groups = LetterGroups(_chosen(operator, reason, topic))
     with to.output.working("reading dead letters"):
-        for one in read_dead_letters(to.kafka(), topic, _since(since)):
+        for one in read_dead_letters(to.kafka(), dead_topic, _since(since)):
             groups.take(one)
     list_groups(to.output, flow, groups)
 
@@ -106,6 +113,7 @@ def show(
     ] = None,
     operator: Operator = None,
     reason: Reason = None,
+    topic: Topic = None,
     since: Since = None,
     limit: Annotated[int, typer.Option(min=1, help="The most dead letters, the newest.")] = 10,
     original: Annotated[
@@ -120,23 +128,24 @@ def show(
 ) -> None:
     """Show dead letters as a whole, the newest ones or those of some offsets.
 
-    The original record is that of the dead letter. Where it carries none, its topic may hold it.
+    The original record is that of the dead letter. Where it carries none, or a part, its topic may
+    hold it. The options hold for given offsets, too.
 
-    Exit code 0; 1: a dead letter of that offset does not exist.
+    Exit code 0; 1: no such dead letter lies at a given offset.
     """
-    settings, topic, wanted = to.kafka(), _topic(flow, to), {*(offsets or ())}
-    matches = _chosen(operator, reason)
+    settings, dead_topic, wanted = to.kafka(), _dead_topic(flow, to), {*(offsets or ())}
+    matches = _chosen(operator, reason, topic)
     with to.output.working("reading dead letters"):
         letters, marked = deque[DeadLetterRecord](maxlen=len(wanted) or limit), set[int]()
-        for record in read_dead_letters(settings, topic, _since(since)):
+        for record in read_dead_letters(settings, dead_topic, _since(since)):
             if isinstance(record, ReplayMark):
                 marked.update(record.offsets)
-            elif record.offset in wanted if wanted else matches(record):
+            elif matches(record) and (not wanted or record.offset in wanted):
                 letters.append(record)
         originals = read_missing(settings, letters) if original else {}
     show_letters(to.output, letters, marked, originals)
     if absent := sorted(wanted - {one.offset for one in letters}):
-        typer.echo(f"no dead letter at offset {', '.join(map(str, absent))}", err=True)
+        typer.echo(f"no such dead letter at offset {', '.join(map(str, absent))}", err=True)
         raise typer.Exit(1)
 
 
@@ -146,6 +155,7 @@ def replay(
     flow: Flow,
     operator: Operator = None,
     reason: Reason = None,
+    topic: Topic = None,
     since: Since = None,
     again: Annotated[
         bool, typer.Option("--again", help="Also those that were produced again before.")
@@ -160,30 +170,33 @@ def replay(
 
     Each goes to its partition, with its key, bytes, headers and timestamp. The whole flow
     processes these records once more, so branches and states that had taken them take them twice.
-    A dead letter is produced again once, also where this command is interrupted, unless --again
-    says otherwise. The flow may run meanwhile.
+    A record is produced again once for all its dead letters, also where this command is
+    interrupted, unless --again says otherwise. The flow may run meanwhile. A record that its topic
+    refuses is named, and the others go back.
 
-    Exit code 0: done; 1: some carry no record, and their topics no longer hold it.
+    Exit code 0: done; 1: some records cannot go back, as their topic refuses them or does not
+    exist, or as they lie nowhere any more; 2: Kafka or an option must be corrected.
     """
-    settings, topic, output = to.kafka(), _topic(flow, to), to.output
-    chosen, since_ms = _chosen(operator, reason), _since(since)
+    settings, dead_topic, output = to.kafka(), _dead_topic(flow, to), to.output
+    chosen, since_ms = _chosen(operator, reason, topic), _since(since)
     if dry_run:
         with output.working("reading dead letters"):
-            found = select(settings, topic, chosen, since_ms, again)
-        report_replay(output, found, ReplayCounts(len(found.offsets), found.records), dry_run=True)
+            found = select(settings, dead_topic, chosen, since_ms, again)
+        counts = ReplayCounts(found.letters, len(found.places))
+        report_replay(output, found, counts, dry_run=True)
         return
-    producing = DeadLetterReplay(settings, topic)
+    producing = DeadLetterReplay(settings, dead_topic)
     with output.working("reading dead letters"):
         found = producing.select(chosen, since_ms, again)
     with output.bar("dead letters") as bar:
-        task = bar.add_task("replay", total=len(found.offsets))
+        task = bar.add_task("replay", total=found.letters)
         counts = producing.produce(found, lambda count: bar.advance(task, count))
     report_replay(output, found, counts)
-    if counts.gone:
+    if counts.gone or counts.refused or found.lacks_target:
         raise typer.Exit(1)
 
 
-def _topic(flow: str, to: FlowConnection) -> str:
+def _dead_topic(flow: str, to: FlowConnection) -> str:
     topic = to.topics_of(flow).dead
     expect_started(client.admin(to.kafka()), topic, flow)
     return topic
@@ -193,9 +206,13 @@ def _since(text: str | None) -> int | None:
     return None if text is None else parse_time(text, "--since")
 
 
-def _chosen(operators: list[str] | None, reason: str | None) -> Callable[[DeadLetterRecord], bool]:
+def _chosen(
+    operators: list[str] | None, reason: str | None, topics: list[str] | None
+) -> Callable[[DeadLetterRecord], bool]:
     def chosen(one: DeadLetterRecord) -> bool:
         named = not operators or one.operator in operators
-        return named and (reason is None or reason in one.reason)
+        of_topic = not topics or (one.place is not None and one.place.topic in topics)
+        texts = one.reason, one.general_reason
+        return named and of_topic and (reason is None or any(reason in text for text in texts))
 
     return chosen

@@ -427,6 +427,17 @@ _RECORD_REFUSALS = [
     KafkaError.INVALID_RECORD,
     KafkaError._INVALID_DIFFERENT_RECORD,
 ]
+_BOUNDS = {
+    KafkaError.MSG_SIZE_TOO_LARGE: (
+        "a record exceeds its size limit",
+        "raise its max.message.bytes, and message.max.bytes in the settings",
+    ),
+    KafkaError.INVALID_TIMESTAMP: (
+        "a record has a timestamp that is too old for it, or too far ahead",
+        "raise its message.timestamp.before.max.ms or message.timestamp.after.max.ms",
+    ),
+}
+"""The cause and the remedy where a topic bounds its records."""
 _EXPIRED = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
 
 
@@ -515,12 +526,8 @@ def translate(
             f"the broker refuses a record, as a compacted topic does one without a key ({text})",
             "call key_by before the sink, or set the topic's cleanup.policy to delete",
         )
-    if code == KafkaError.MSG_SIZE_TOO_LARGE:
-        return MeanderError(
-            subject,
-            "a record exceeds its size limit",
-            "raise its max.message.bytes, and message.max.bytes in the settings",
-        )
+    if code in _BOUNDS:
+        return MeanderError(subject, *_BOUNDS[code])
     if code in _EXPIRED:
         return MeanderError(
             subject,

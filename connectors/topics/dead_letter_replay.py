@@ -1,21 +1,26 @@
 """The replay of dead letters: their records go back to the topics and partitions they came from.
 
-Guarantees that a dead letter is produced again once, whatever fails: its record and its mark share
-a transaction, and a later replay fences an earlier one before it reads the marks. Records of one
-partition keep their order, key, bytes, headers and timestamp, and get one header more. Cost: one
-transaction per `BATCH` dead letters, and two passes over the topic. Memory: the offsets of the dead
-letters, the places of their records, and the dead letters of one transaction.
+Guarantees that a record is produced again once for all its dead letters, whatever fails: it shares
+a transaction with their marks, and a later replay fences an earlier one before it reads the marks.
+A record that its topic refuses holds up no other. Records of one partition keep their order, key,
+bytes, headers and timestamp, and get one header more. Cost: two passes over the topic, and a
+transaction per `BATCH` dead letters; each refused record halves its transaction down to itself.
+Memory: the places of the records of all dead letters, and the dead letters of one transaction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from meander.connectors.kafka import client
 from meander.connectors.kafka.client import Settings
+from meander.connectors.kafka.sink.producer import PURGED
+from meander.connectors.kafka.topic_metadata import descriptions
 from meander.connectors.topics.dead_letters import (
     DeadLetterRecord,
     ReplayMark,
@@ -28,23 +33,44 @@ from meander.schemas.errors import MeanderError
 
 BATCH, BATCH_BYTES = 500, 32 << 20
 """The most dead letters of one transaction, and about the most bytes of them."""
+MAX_RECORD = 63 << 20
+"""The most bytes of a record: no flow passes a larger one on, and the client's queue has room."""
+MAX_REFUSALS = 100
+"""The most refused records that a replay names."""
+
+LeftOut = Literal["call", "beside_kafka", "unnamed", "topic_gone", "partition_gone"]
+"""Why a dead letter cannot go back: it is about a timer, a notification or a change; a record of a
+source beside Kafka; a place that no topic has; a topic, or a partition, that does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
     """The dead letters that a replay is to produce again, and those that it leaves out."""
 
-    offsets: frozenset[int]
-    """The offsets of those to produce."""
-    records: int
-    """The records that they are about: several dead letters may be about one record."""
+    places: frozenset[RecordPlace]
+    """The records to produce: several dead letters may be about one record."""
+    letters: int
+    """All dead letters of these records."""
     replayed: int
-    """How many have been produced again before."""
-    without_record: int
-    """How many are about no record of a topic: timers, notifications, changes, and those of
-    `beside_kafka`."""
-    beside_kafka: int
-    """How many of these are about records of sources beside Kafka, such as lines of files."""
+    """The chosen dead letters whose records have been produced again before."""
+    left_out: Mapping[LeftOut, int]
+    """The chosen dead letters that cannot go back, by cause."""
+
+    @property
+    def lacks_target(self) -> bool:
+        """Return whether a topic or a partition that a record came from does not exist."""
+        return any(self.left_out.get(one) for one in ("topic_gone", "partition_gone"))
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The refusal of a record by its topic."""
+
+    offset: int
+    """The offset of the dead letter."""
+    place: RecordPlace
+    cause: str
+    remedy: str
 
 
 @dataclass(slots=True)
@@ -57,6 +83,19 @@ class ReplayCounts:
     """The records that it has produced: several dead letters may be about one record."""
     gone: int = 0
     """The dead letters that carry no record, and whose topics no longer hold it."""
+    refused: int = 0
+    """The dead letters whose records their topics refuse."""
+    refusals: list[Refusal] = field(default_factory=list)
+    """The first `MAX_REFUSALS` of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Return:
+    """A dead letter, by its offset, and the record that goes back."""
+
+    offset: int
+    place: RecordPlace
+    record: OriginalRecord
 
 
 class DeadLetterReplay:
@@ -65,23 +104,26 @@ class DeadLetterReplay:
     def __init__(self, settings: Settings, topic: str) -> None:
         """Fence an earlier replay. Raise MeanderError."""
         self._settings, self._topic = settings, topic
-        self._producer: Producer = client.transactional(settings, f"{topic}.replay")
-        self._failures = list[KafkaError]()
+        self._producer: Producer = client.transactional(
+            settings, f"{topic}.replay", message_max_bytes=MAX_RECORD
+        )
+        self._failures = list[tuple[KafkaError, str]]()
+        """The errors of the present transaction, each with the topic of its record."""
 
     def select(
         self, chosen: Callable[[DeadLetterRecord], bool], since_ms: int | None, again: bool
     ) -> Selection:
-        """Return the chosen dead letters from a time of failure on. Those that were produced before
-        are among them with `again` alone."""
+        """Return the chosen dead letters from a time of failure on. Those whose records were
+        produced before are among them with `again` alone."""
         return select(self._settings, self._topic, chosen, since_ms, again)
 
     def produce(self, selection: Selection, progress: Callable[[int], None]) -> ReplayCounts:
-        """Produce dead letters again. `progress` gets the number of each transaction. Raises
+        """Produce dead letters again. `progress` gets the number of each batch. Raises
         MeanderError; dead letters without a mark then have no record either."""
         letters = (
             one
             for one in read_dead_letters(self._settings, self._topic)
-            if isinstance(one, DeadLetterRecord) and one.offset in selection.offsets
+            if isinstance(one, DeadLetterRecord) and one.place in selection.places
         )
         counts = ReplayCounts()
         done = set[RecordPlace]()
@@ -95,33 +137,52 @@ class DeadLetterReplay:
     ) -> None:
         # A record lies in its dead letter, unless it was too long or could not be read there.
         read = read_missing(self._settings, letters)
-        marked, produced = list[int](), 0
+        there = list[_Return]()
+        for letter in letters:
+            record = letter.record_in(read)
+            if record is None or letter.place is None:
+                counts.gone += 1
+            else:
+                there.append(_Return(letter.offset, letter.place, record))
+        parts = [there] if there else []
+        while parts:
+            part = parts.pop()
+            error = self._commit(part, done)
+            if error is None:
+                counts.letters += len(part)
+                counts.records += len({one.place for one in part} - done)
+                done.update(one.place for one in part)
+            elif len(part) > 1:
+                # A broker refuses a batch of records, and may not say which of them it means.
+                half = len(part) // 2
+                parts += part[half:], part[:half]
+            else:
+                counts.refused += 1
+                if len(counts.refusals) < MAX_REFUSALS:
+                    counts.refusals.append(_refusal(part[0], error))
+
+    def _commit(self, part: Sequence[_Return], done: set[RecordPlace]) -> KafkaError | None:
+        """Produce and mark dead letters in one transaction. Return why a topic refuses one of
+        them, in which case none is produced."""
+        self._failures.clear()
+        first = {one.place: one for one in reversed(part) if one.place not in done}
         try:
             self._producer.begin_transaction()
-            for letter in letters:
-                assert letter.place is not None, "only dead letters of records are selected"
-                original = letter.record_in(read)
-                if original is None:
-                    counts.gone += 1
-                    continue
-                marked.append(letter.offset)
-                if letter.place not in done:
-                    done.add(letter.place)
-                    produced += 1
-                    self._send(letter, letter.place, original)
-            if marked:
-                mark = ReplayMark(tuple(marked)).to_header()
-                self._emit(self._topic, 0, None, None, [(dead_letter.REPLAYED, mark)], 0)
+            for one in part:
+                if first.get(one.place) is one:
+                    self._send(one)
+            mark = ReplayMark(tuple(one.offset for one in part)).to_header()
+            self._emit(self._topic, 0, None, None, [(dead_letter.REPLAYED, mark)], 0)
             client.retry_transactional(lambda: self._producer.commit_transaction(1.0))
         except KafkaException as error:
-            raise self._refused(error) from error
-        counts.letters += len(marked)
-        counts.records += produced
+            return self._abort(error)
+        return None
 
-    def _send(self, letter: DeadLetterRecord, place: RecordPlace, record: OriginalRecord) -> None:
-        origin = f"{self._topic}:{letter.offset}".encode()
+    def _send(self, one: _Return) -> None:
+        place, record = one.place, one.record
+        origin = f"{self._topic}:{one.offset}".encode()
         own: list[tuple[str, str | bytes | None]] = [
-            one for one in record.headers if one[0] != dead_letter.REPLAY
+            header for header in record.headers if header[0] != dead_letter.REPLAY
         ]
         self._emit(
             place.topic, place.partition, record.key, record.value,
@@ -139,21 +200,57 @@ class DeadLetterReplay:
                 )
             except BufferError:
                 self._producer.poll(0.1)
+            except KafkaException as error:
+                self._failures.append((error.args[0], topic))
+                raise
             else:
                 return
 
-    def _note(self, error: KafkaError | None, _: Message) -> None:
-        if error is not None:
-            self._failures.append(error)
+    def _note(self, error: KafkaError | None, record: Message) -> None:
+        # The abort of a transaction purges its other records.
+        if error is not None and error.code() not in PURGED:
+            self._failures.append((error, record.topic() or ""))
 
-    def _refused(self, error: KafkaException) -> MeanderError:
-        if error.args[0].code() == KafkaError._FENCED:
-            return MeanderError(
+    def _abort(self, error: KafkaException) -> KafkaError:
+        """Abort a transaction that has failed. Return the refusal of a record; raise MeanderError
+        for any other error."""
+        first: KafkaError = error.args[0]
+        subject = f"replay of {self._topic!r}"
+        if first.code() == KafkaError._FENCED:
+            raise MeanderError(
                 f"topic {self._topic!r}", "another replay of its dead letters has begun",
                 "wait for its end, and list the dead letters again",
-            )  # fmt: skip
-        cause = self._failures[0] if self._failures else error
-        return client.translate(cause, f"replay of {self._topic!r}")
+            ) from error  # fmt: skip
+        try:
+            client.retry_transactional(lambda: self._producer.abort_transaction(1.0))
+        except KafkaException as second:
+            raise client.translate(second, subject) from error
+        if not self._failures:
+            raise client.translate(error, subject) from error
+        cause, topic = self._failures[0]
+        if topic == self._topic or not _is_refusal(cause):
+            raise client.translate(cause, f"topic {topic!r}") from error
+        return cause
+
+
+def _is_refusal(error: KafkaError) -> bool:
+    """Return whether an error is about one record, so that others may go back."""
+    own = client.is_record_refusal(error) or client.is_missing(error)
+    return own or error.code() == KafkaError.INVALID_TIMESTAMP
+
+
+def _refusal(one: _Return, error: KafkaError) -> Refusal:
+    told = client.translate(error, f"topic {one.place.topic!r}")
+    remedy = _REMEDIES.get(error.code(), told.remedy)
+    return Refusal(one.offset, one.place, told.cause, remedy)
+
+
+_REMEDIES = {
+    KafkaError.INVALID_RECORD: "set its cleanup.policy to delete while you replay, or add a"
+    " record with a key by hand",
+    KafkaError.MSG_SIZE_TOO_LARGE: "raise its max.message.bytes; beyond"
+    f" {MAX_RECORD >> 20} MiB also give --set message.max.bytes=...",
+}
 
 
 def select(
@@ -161,21 +258,60 @@ def select(
     since_ms: int | None, again: bool,
 ) -> Selection:  # fmt: skip
     """Return the chosen dead letters from a time of failure on, as the method of a replay does."""
-    places, marked, without, beside_kafka = dict[int, RecordPlace](), set[int](), 0, 0
-    for one in read_dead_letters(settings, topic, since_ms):
+    places, wanted, marked = dict[int, RecordPlace](), list[int](), set[int]()
+    left_out = Counter[LeftOut]()
+    for one in read_dead_letters(settings, topic):
         if isinstance(one, ReplayMark):
             marked.update(one.offsets)
-        elif not chosen(one):
             continue
-        elif one.place is None:
-            without += 1
-            beside_kafka += one.source_place is not None
-        else:
+        is_wanted = chosen(one) and (since_ms is None or one.at_ms >= since_ms)
+        if one.place is not None:
             places[one.offset] = one.place
-    before = set[int]() if again else places.keys() & marked
-    offsets = frozenset(places.keys() - before)
-    records = len({places[offset] for offset in offsets})
-    return Selection(offsets, records, len(before), without, beside_kafka)
+            if is_wanted:
+                wanted.append(one.offset)
+        elif is_wanted:
+            left_out[_nature(one)] += 1
+    before = set[RecordPlace]() if again else {places[one] for one in marked & places.keys()}
+    open_places = [places[one] for one in wanted if places[one] not in before]
+    targets = _Targets.of(settings, {one.topic for one in open_places})
+    left_out += Counter(cause for one in open_places if (cause := targets.lack(one)) is not None)
+    there = frozenset(one for one in open_places if targets.lack(one) is None)
+    return Selection(
+        there,
+        sum(one in there for one in places.values()),
+        len(wanted) - len(open_places),
+        left_out,
+    )
+
+
+def _nature(letter: DeadLetterRecord) -> LeftOut:
+    """Return what a dead letter without a place on Kafka is about."""
+    if letter.source_place is not None:
+        return "beside_kafka"
+    return "unnamed" if letter.kind in ("record", "unreadable") else "call"
+
+
+@dataclass(frozen=True, slots=True)
+class _Targets:
+    """The topics that records go back to."""
+
+    partitions: Mapping[str, int]
+    """The number of partitions by topic; 0 where a topic does not exist."""
+
+    @staticmethod
+    def of(settings: Settings, topics: set[str]) -> _Targets:
+        """Ask the brokers for topics. Raise SetupError where one is refused."""
+        if not topics:
+            return _Targets({})
+        found = descriptions(client.admin(settings), sorted(topics))
+        return _Targets({name: len(one.partitions) if one else 0 for name, one in found.items()})
+
+    def lack(self, place: RecordPlace) -> LeftOut | None:
+        """Return what does not exist of a place, or None."""
+        partitions = self.partitions[place.topic]
+        if not partitions:
+            return "topic_gone"
+        return None if place.partition < partitions else "partition_gone"
 
 
 def batches(letters: Iterable[DeadLetterRecord]) -> Iterator[list[DeadLetterRecord]]:

@@ -7,6 +7,7 @@ of those that were produced again. Cost: one pass over the topic.
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,7 +24,33 @@ from meander.schemas.dead_letter import LetterKind, OriginalRecord, ReadHeaders,
 from meander.schemas.errors import MeanderError
 
 BATCH_RECORDS = 1000
-_DAMAGED = dead_letter.TRUNCATED, dead_letter.KEY_TRUNCATED, dead_letter.HEADERS_LEFT_OUT
+_PLACE = re.compile(r" from partition -?\d+, offset -?\d+(?= )")
+_PARTITIONS, _OFFSETS = range(1 << 31), range(1 << 63)
+"""The numbers of partitions and offsets that Kafka knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """What was cut of a key, a value and headers."""
+
+    key: int | None = None
+    """The length of the whole key, where it was cut."""
+    value: int | None = None
+    """The length of the whole value, where it was cut."""
+    headers: int = 0
+    """The number of headers that were left out."""
+
+
+WHOLE = Truncation()
+"""The truncation of a record that was not cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartialRecord:
+    """The part of a long record that a dead letter carries."""
+
+    part: OriginalRecord
+    truncation: Truncation
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +89,20 @@ class DeadLetterRecord:
     """The operator whose timer, notification or change it is, a source beside Kafka, or ''."""
     worker: int
     original: OriginalRecord | None
-    """The record that the dead letter carries; None where it carries none, or a cut one."""
+    """The record that the dead letter carries; None where it carries none, or a part."""
+    partial: PartialRecord | None = None
+    """The part of a long record that the dead letter carries, or None."""
+    truncation: Truncation = WHOLE
+    """What was cut of `key` and `value`."""
     not_carried: str = ""
     """Why it carries no record of its place, or ''."""
     source_place: SourcePlace | None = None
     """The place of the record in a source beside Kafka; None for other dead letters."""
+
+    @property
+    def general_reason(self) -> str:
+        """Return the reason without the place of the record, which a sink's reason names."""
+        return _PLACE.sub("", self.reason, count=1)
 
     def record_in(self, read: Mapping[RecordPlace, OriginalRecord]) -> OriginalRecord | None:
         """Return the record that it carries, or else the one of its place among those read."""
@@ -151,8 +187,8 @@ def parse(topic: str, message: ConsumedMessage) -> DeadLetterRecord | ReplayMark
         if names == [dead_letter.REPLAYED]:
             return ReplayMark(msgspec.json.decode(headers[0][1] or b"", type=tuple[int, ...]))
         first = len(names) - 1 - names[::-1].index(dead_letter.REASON)
-        left_out = dead_letter.HEADERS_LEFT_OUT in names[first - 1 : first]
-        return _letter(message, headers[:first], dict(headers[first:]), left_out)
+        first_added = first - (names[first - 1 : first] == [dead_letter.HEADERS_LEFT_OUT])
+        return _letter(message, headers[:first_added], dict(headers[first_added:]))
     except (ValueError, KeyError) as error:
         raise MeanderError(
             f"topic {topic!r}, offset {message.offset()}", f"it is no dead letter ({error!r})",
@@ -161,26 +197,35 @@ def parse(topic: str, message: ConsumedMessage) -> DeadLetterRecord | ReplayMark
 
 
 def _letter(
-    message: ConsumedMessage, own: ReadHeaders, data: dict[str, bytes | None], left_out: bool
+    message: ConsumedMessage, own: ReadHeaders, data: dict[str, bytes | None]
 ) -> DeadLetterRecord:
-    place, source_place, original = None, None, None
+    place, source_place, original, partial = None, None, None, None
     key, value = message.key(), message.value()
     added = {name: (text or b"").decode(errors="replace") for name, text in data.items()}
     if dead_letter.OFFSET in added:
         partition, offset = int(added[dead_letter.PARTITION]), int(added[dead_letter.OFFSET])
-        if dead_letter.TOPIC in added:
-            id_ = added.get(dead_letter.TOPIC_ID, "")
-            place = RecordPlace(added[dead_letter.TOPIC], id_, partition, offset)
-        else:
+        if dead_letter.TOPIC not in added:
             name = added.get(dead_letter.PARTITION_NAME, "")
             source_place = SourcePlace(partition, name, offset)
+        elif partition in _PARTITIONS and offset in _OFFSETS:
+            id_ = added.get(dead_letter.TOPIC_ID, "")
+            place = RecordPlace(added[dead_letter.TOPIC], id_, partition, offset)
     kind = msgspec.convert(added[dead_letter.KIND], LetterKind)
     time_ms = int(added[dead_letter.TIME])
-    carries = kind == "unreadable" or dead_letter.TIMESTAMP in added
-    if carries and not left_out and not set(_DAMAGED) & added.keys():
-        original = OriginalRecord(key, value, own, int(added.get(dead_letter.TIMESTAMP, time_ms)))
-    if carries and kind != "unreadable":
-        key, value = data.get(dead_letter.OPERATOR_KEY), data.get(dead_letter.OPERATOR_VALUE)
+    truncation = Truncation(
+        _number(added, dead_letter.KEY_TRUNCATED),
+        _number(added, dead_letter.TRUNCATED),
+        _number(added, dead_letter.HEADERS_LEFT_OUT) or 0,
+    )
+    if kind == "unreadable" or dead_letter.TIMESTAMP in added:
+        carried = OriginalRecord(key, value, own, int(added.get(dead_letter.TIMESTAMP, time_ms)))
+        if truncation == WHOLE:
+            original = carried
+        else:
+            partial = PartialRecord(carried, truncation)
+        if kind != "unreadable":
+            key, value = data.get(dead_letter.OPERATOR_KEY), data.get(dead_letter.OPERATOR_VALUE)
+            truncation = Truncation(value=_number(added, dead_letter.OPERATOR_VALUE_TRUNCATED))
     return DeadLetterRecord(
         offset=message.offset(),
         at_ms=message.timestamp()[1],
@@ -196,6 +241,12 @@ def _letter(
         origin=added.get(dead_letter.ORIGIN, ""),
         worker=int(added[dead_letter.WORKER]),
         original=original,
+        partial=partial,
+        truncation=truncation,
         not_carried=added.get(dead_letter.NOT_CARRIED, ""),
         source_place=source_place,
     )
+
+
+def _number(headers: Mapping[str, str], name: str) -> int | None:
+    return int(headers[name]) if name in headers else None

@@ -8,8 +8,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from meander.app.common.output import CommandOutput, at_millis
-from meander.connectors.topics.dead_letter_replay import ReplayCounts, Selection
-from meander.connectors.topics.dead_letters import DeadLetterRecord, ReplayMark
+from meander.connectors.topics.dead_letter_replay import LeftOut, Refusal, ReplayCounts, Selection
+from meander.connectors.topics.dead_letters import (
+    WHOLE,
+    DeadLetterRecord,
+    ReplayMark,
+    Truncation,
+)
 from meander.dataflow.metrics.counters import counted
 from meander.schemas.dead_letter import OriginalRecord, ReadHeaders, RecordPlace
 
@@ -23,6 +28,27 @@ MAX_GROUPS = 1000
 MAX_NAMES = 100
 """The most names of partitions of one line."""
 OTHERS = "other reasons"
+_BESIDE_KAFKA = (
+    "of files or other sources, which no topic holds: add corrected records to their source"
+)
+_TOPIC_GONE = "a topic that does not exist: create it (meander topics create)"
+_PARTITION_GONE = "a partition that its topic does not have: add partitions to the topic"
+LEFT_OUT: Mapping[LeftOut, tuple[str, str]] = {
+    "call": (
+        "is a timer, a notification or a change, which no topic holds",
+        "are timers, notifications or changes, which no topic holds",
+    ),
+    "beside_kafka": (
+        f"is a record {_BESIDE_KAFKA}",
+        f"are records {_BESIDE_KAFKA}",
+    ),
+    "unnamed": ("names no record of a topic", "name no record of a topic"),
+    "topic_gone": (f"is of {_TOPIC_GONE}", f"are of {_TOPIC_GONE}"),
+    "partition_gone": (f"is of {_PARTITION_GONE}", f"are of {_PARTITION_GONE}"),
+}
+"""The words for one dead letter and for several that cannot go back, by cause."""
+FIELDS_LEFT_OUT = [one for one in LEFT_OUT if one != "call"]
+"""The causes with a field of a JSON line; all three without a record share one."""
 
 
 @dataclass(slots=True)
@@ -49,7 +75,7 @@ class LetterGroups:
         if isinstance(one, ReplayMark):
             self._marked.update(one.offsets)
         elif self._chosen(one):
-            key = one.operator, one.reason[:MAX_REASON]
+            key = one.operator, one.general_reason[:MAX_REASON]
             if key not in self._groups and len(self._groups) >= MAX_GROUPS:
                 key = one.operator, OTHERS
             group = self._groups.setdefault(key, _Group(one.at_ms, one.at_ms))
@@ -115,12 +141,16 @@ def report_replay(
     output: CommandOutput, found: Selection, done: ReplayCounts, *, dry_run: bool = False
 ) -> None:
     """Print what a replay has done, or would do, and which dead letters it leaves out."""
+    without = sum(found.left_out.get(one, 0) for one in ("call", "beside_kafka", "unnamed"))
     if output.as_json:
+        for refusal in done.refusals:
+            output.line({"type": "refused", "offset": refusal.offset, **_refused(refusal)})
         output.line(
             {
                 "type": "replay", "dead_letters": done.letters, "records": done.records,
-                "produced_before": found.replayed, "without_record": found.without_record,
-                "beside_kafka": found.beside_kafka, "gone": done.gone, "dry_run": dry_run,
+                "produced_before": found.replayed, "without_record": without,
+                **{one: found.left_out.get(one, 0) for one in FIELDS_LEFT_OUT},
+                "gone": done.gone, "refused": done.refused, "dry_run": dry_run,
             }
         )  # fmt: skip
         return
@@ -130,19 +160,30 @@ def report_replay(
     if found.replayed:
         were = "was" if found.replayed == 1 else "were"
         output.say(f"{found.replayed:,} {were} produced again before; --again takes them, too")
-    if (calls := found.without_record - found.beside_kafka) == 1:
-        output.say("1 is a timer, a notification or a change, which no topic holds")
-    elif calls:
-        output.say(f"{calls:,} are timers, notifications or changes, which no topic holds")
-    if found.beside_kafka:
-        kind = "is a record" if found.beside_kafka == 1 else "are records"
-        output.say(
-            f"{found.beside_kafka:,} {kind} of files or other sources, which no topic holds: add"
-            " corrected records to their source"
-        )
+    for cause, (one, several) in LEFT_OUT.items():
+        if count := found.left_out.get(cause, 0):
+            output.say(f"{count:,} {one if count == 1 else several}")
     if done.gone:
         have = "has" if done.gone == 1 else "have"
         output.say(f"{done.gone:,} {have} no record any more, in the dead letter or on its topic")
+    if done.refused:
+        is_ = "is" if done.refused == 1 else "are"
+        output.say(f"{done.refused:,} {is_} refused by the topic of the record:")
+        for refusal in done.refusals:
+            output.say(
+                f"dead letter {refusal.offset}, {_place_text(refusal.place)}: {refusal.cause};"
+                f" {refusal.remedy}"
+            )
+        if more := done.refused - len(done.refusals):
+            output.say(f"and {more:,} more")
+
+
+def _refused(one: Refusal) -> dict[str, object]:
+    place = one.place
+    return {
+        "topic": place.topic, "partition": place.partition, "record_offset": place.offset,
+        "cause": one.cause, "remedy": one.remedy,
+    }  # fmt: skip
 
 
 def _fields(
@@ -165,14 +206,29 @@ def _fields(
         "value": _json(one.value),
         "headers": _json_headers(one.headers),
         "trace": one.trace,
+        "truncated": _truncated(one.truncation),
         "not_carried": one.not_carried or None,
-        "original": None if original is None else {
-            "key": _json(original.key),
-            "value": _json(original.value),
-            "headers": _json_headers(original.headers),
-            "time_ms": original.time_ms,
+        "original": None if original is None else _original(original),
+        "partial": None if one.partial is None else {
+            **_original(one.partial.part), "truncated": _truncated(one.partial.truncation)
         },
     }  # fmt: skip
+
+
+def _original(one: OriginalRecord) -> dict[str, object]:
+    return {
+        "key": _json(one.key),
+        "value": _json(one.value),
+        "headers": _json_headers(one.headers),
+        "time_ms": one.time_ms,
+    }
+
+
+def _truncated(one: Truncation) -> dict[str, object] | None:
+    """Return the lengths of a cut key and value, and how many headers were left out."""
+    if one == WHOLE:
+        return None
+    return {"key_bytes": one.key, "value_bytes": one.value, "headers_left_out": one.headers}
 
 
 def _numbers(one: DeadLetterRecord) -> dict[str, object]:
@@ -185,9 +241,13 @@ def _numbers(one: DeadLetterRecord) -> dict[str, object]:
     return {"partition": partition, "partition_name": name, "record_offset": offset}
 
 
+def _place_text(place: RecordPlace) -> str:
+    return f"topic {place.topic!r}, partition {place.partition}, offset {place.offset}"
+
+
 def _where(one: DeadLetterRecord) -> str:
     if (place := one.place) is not None:
-        return f"topic {place.topic!r}, partition {place.partition}, offset {place.offset}"
+        return _place_text(place)
     if (inside := one.source_place) is not None:
         partition = repr(inside.partition_name) if inside.partition_name else inside.partition
         return f"source {one.origin!r}, partition {partition}, position {inside.position}"
@@ -201,22 +261,41 @@ def _text(one: DeadLetterRecord, replayed: bool, original: OriginalRecord | None
         f"  failed    {at_millis(one.at_ms)}, on worker {one.worker}",
         f"  from      {_where(one)}",
         f"  time      {at_millis(one.time_ms)}",
-        f"  key       {_shown(one.key)}",
-        f"  value     {_shown(one.value)}",
+        f"  key       {_shown(one.key)}{_start(one.key, one.truncation.key)}",
+        f"  value     {_shown(one.value)}{_start(one.value, one.truncation.value)}",
     ]
     if replayed:
         lines.append("  replayed  yes")
     if original is not None:
-        lines += [
-            f"  original  key {_shown(original.key)}, {at_millis(original.time_ms)}",
-            f"            {_shown(original.value)}",
-            *(f"            {name}: {_shown(value)}" for name, value in original.headers),
-        ]
+        lines += _original_text(original, WHOLE)
+    elif one.partial is not None:
+        lines += _original_text(one.partial.part, one.partial.truncation)
     elif one.place is not None:
         lines.append("  original  not carried, and not read from its topic")
         lines += [f"            {one.not_carried}"] if one.not_carried else []
     lines += [f"  {line}" for line in one.trace.splitlines()]
     return "\n".join(lines)
+
+
+def _original_text(original: OriginalRecord, cut: Truncation) -> list[str]:
+    key = f"{_shown(original.key)}{_start(original.key, cut.key)}"
+    lines = [
+        f"  original  key {key}, {at_millis(original.time_ms)}",
+        f"            {_shown(original.value)}{_start(original.value, cut.value)}",
+        *(f"            {name}: {_shown(value)}" for name, value in original.headers),
+    ]
+    if cut.headers:
+        lines.append(f"            {counted(cut.headers, 'header')} left out")
+    return lines
+
+
+def _start(data: bytes | None, length: int | None) -> str:
+    """Return the mark behind the start of a longer key or value.
+
+    >>> _start(b"abc", 1200), _start(b"abc", None)
+    (' (cut: 3 of 1,200 bytes)', '')
+    """
+    return "" if length is None else f" (cut: {len(data or b''):,} of {length:,} bytes)"
 
 
 def _shown(data: bytes | None) -> str:

@@ -31,7 +31,8 @@ RECORD_OVERHEAD = 64
 """The bytes of a record, and of each header, in librdkafka besides their own, approximately."""
 MAX_IN_FLIGHT = 1 << 30
 """The default bound of bytes in flight."""
-_PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
+PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
+"""The errors of records that the end of a producer, or of a transaction, has dropped."""
 
 
 class RecordsRefused(Exception):
@@ -165,7 +166,7 @@ class BaseProducer:
 
     def _record_failure(self, error: KafkaError, topic: str = "") -> None:
         """Record the first failure, unless `close` caused it. `topic` is that of the record."""
-        if self._failure is None and error.code() not in _PURGED:
+        if self._failure is None and error.code() not in PURGED:
             self._failure = translate(error, f"topic {topic!r}" if topic else self._subject)
 
     def _record_answer(self) -> None:

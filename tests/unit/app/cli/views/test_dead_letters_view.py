@@ -18,15 +18,18 @@ from meander.app.cli.views.dead_letters import (
     show_letters,
 )
 from meander.app.common.output import CommandOutput
-from meander.connectors.topics.dead_letter_replay import ReplayCounts, Selection
+from meander.connectors.topics.dead_letter_replay import Refusal, ReplayCounts, Selection
 from meander.connectors.topics.dead_letters import (
     DeadLetterRecord,
+    PartialRecord,
     ReplayMark,
     SourcePlace,
+    Truncation,
 )
 from meander.schemas.dead_letter import OriginalRecord, RecordPlace
 
 PLACE = RecordPlace("orders", "id", 1, 7)
+EMPTY = Selection(frozenset(), 0, 0, {})
 
 
 def letter(offset: int, reason: str = "KeyError: 'total'", at_ms: int = 0) -> DeadLetterRecord:
@@ -85,7 +88,10 @@ def test_list_names_the_files_where_there_are_some() -> None:
 
 def test_replay_says_which_letters_it_leaves_out() -> None:
     output, text = terminal()
-    found = Selection(frozenset({0, 1}), 1, replayed=1, without_record=3, beside_kafka=2)
+    found = Selection(
+        frozenset({PLACE}), 2, replayed=1,
+        left_out={"call": 1, "beside_kafka": 2, "unnamed": 1, "topic_gone": 1, "partition_gone": 2},
+    )  # fmt: skip
     report_replay(output, found, ReplayCounts(2, 1), dry_run=True)
     assert " ".join(text.getvalue().split()) == (
         "2 dead letters would be produced again, 1 record"
@@ -93,7 +99,26 @@ def test_replay_says_which_letters_it_leaves_out() -> None:
         " 1 is a timer, a notification or a change, which no topic holds"
         " 2 are records of files or other sources, which no topic holds: add corrected records to"
         " their source"
+        " 1 names no record of a topic"
+        " 1 is of a topic that does not exist: create it (meander topics create)"
+        " 2 are of a partition that its topic does not have: add partitions to the topic"
     )
+
+
+def test_replay_names_refused_letters_up_to_a_bound(capsys: pytest.CaptureFixture[str]) -> None:
+    output, text = terminal()
+    refusal = Refusal(9, PLACE, "it is too large", "raise its max.message.bytes")
+    counts = ReplayCounts(2, 1, refused=3, refusals=[refusal])
+    report_replay(output, EMPTY, counts)
+    assert " ".join(text.getvalue().split()) == (
+        "2 dead letters produced again, 1 record 3 are refused by the topic of the record: dead"
+        " letter 9, topic 'orders', partition 1, offset 7: it is too large; raise its"
+        " max.message.bytes and 2 more"
+    )
+    report_replay(CommandOutput(Console(), as_json=True), EMPTY, counts)
+    refused, last = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (refused["type"], refused["offset"], refused["record_offset"]) == ("refused", 9, 7)
+    assert (last["type"], last["refused"]) == ("replay", 3)
 
 
 def test_reasons_beyond_the_most_share_a_line() -> None:
@@ -154,6 +179,32 @@ def test_letter_without_its_record_is_shown_with_the_cause() -> None:
     output, text = terminal()
     show_letters(output, [replace(letter(3), not_carried="its topic is gone")], set(), {})
     assert "original  not carried" in text.getvalue() and "its topic is gone" in text.getvalue()
+
+
+def test_letter_with_a_part_of_its_record_says_what_was_cut(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    output, text = terminal()
+    part = PartialRecord(OriginalRecord(b"k", b"start", [], 4), Truncation(None, 12_000, 2))
+    one = replace(letter(3), partial=part, truncation=Truncation(value=2_000))
+    show_letters(output, [one], set(), {})
+    shown = text.getvalue()
+    assert '{"a":1} (cut: 7 of 2,000 bytes)' in shown and "key       k\n" in shown
+    assert "start (cut: 5 of 12,000 bytes)" in shown and "2 headers left out" in shown
+    assert "not carried" not in shown
+    show_letters(CommandOutput(Console(), as_json=True), [one], set(), {})
+    line = json.loads(capsys.readouterr().out)
+    cut = {"key_bytes": None, "value_bytes": 12_000, "headers_left_out": 2}
+    assert line["original"] is None, "no program takes a part for the record"
+    assert (line["partial"]["value"], line["partial"]["truncated"]) == ("start", cut)
+    assert line["truncated"] == {"key_bytes": None, "value_bytes": 2_000, "headers_left_out": 0}
+
+
+def test_reasons_that_differ_by_the_place_of_the_record_share_a_line() -> None:
+    text = "topic 'out': the value of the result from partition 1, offset {} cannot be written: no"
+    groups = grouped(*(letter(n, text.format(n)) for n in range(3)))
+    ((_, reason, count, *_),) = groups.rows
+    assert (reason, count) == ("topic 'out': the value of the result cannot be written: no", 3)
 
 
 def test_letter_as_json_has_bytes_that_are_no_text_as_base64(
