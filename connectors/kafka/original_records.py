@@ -46,7 +46,7 @@ class OriginalReader:
             readable = [
                 one
                 for one in some
-                if one.topic_id in ("", present.id) and one.partition < present.partitions
+                if one.topic_id in ("", present.id) and 0 <= one.partition < present.partitions
             ]
             if not readable:
                 continue

@@ -37,6 +37,11 @@ MAX_RECORD = 63 << 20
 """The most bytes of a record: no flow passes a larger one on, and the client's queue has room."""
 MAX_REFUSALS = 100
 """The most refused records that a replay names."""
+ATTEMPTS = 5
+"""The most attempts of a transaction: the first one behind a refused one meets its gap."""
+_GAP = KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
+"""The error of a record that follows refused ones. The abort then gives the producer a new
+epoch."""
 
 LeftOut = Literal["call", "beside_kafka", "unnamed", "topic_gone", "partition_gone"]
 """Why a dead letter cannot go back: it is about a timer, a notification or a change; a record of a
@@ -164,19 +169,28 @@ class DeadLetterReplay:
     def _commit(self, part: Sequence[_Return], done: set[RecordPlace]) -> KafkaError | None:
         """Produce and mark dead letters in one transaction. Return why a topic refuses one of
         them, in which case none is produced."""
-        self._failures.clear()
+        for _ in range(ATTEMPTS):
+            self._failures.clear()
+            try:
+                self._run_transaction(part, done)
+            except KafkaException as error:
+                self._abort(error)
+                cause = self._explain(error)
+                if cause.code() != _GAP:
+                    return cause
+            else:
+                return None
+        raise client.translate(cause, f"replay of {self._topic!r}")
+
+    def _run_transaction(self, part: Sequence[_Return], done: set[RecordPlace]) -> None:
         first = {one.place: one for one in reversed(part) if one.place not in done}
-        try:
-            self._producer.begin_transaction()
-            for one in part:
-                if first.get(one.place) is one:
-                    self._send(one)
-            mark = ReplayMark(tuple(one.offset for one in part)).to_header()
-            self._emit(self._topic, 0, None, None, [(dead_letter.REPLAYED, mark)], 0)
-            client.retry_transactional(lambda: self._producer.commit_transaction(1.0))
-        except KafkaException as error:
-            return self._abort(error)
-        return None
+        self._producer.begin_transaction()
+        for one in part:
+            if first.get(one.place) is one:
+                self._send(one)
+        mark = ReplayMark(tuple(one.offset for one in part)).to_header()
+        self._emit(self._topic, 0, None, None, [(dead_letter.REPLAYED, mark)], 0)
+        client.retry_transactional(lambda: self._producer.commit_transaction(1.0))
 
     def _send(self, one: _Return) -> None:
         place, record = one.place, one.record
@@ -207,16 +221,13 @@ class DeadLetterReplay:
                 return
 
     def _note(self, error: KafkaError | None, record: Message) -> None:
-        # The abort of a transaction purges its other records.
-        if error is not None and error.code() not in PURGED:
+        # Other records of a transaction are purged at its abort, or follow a gap.
+        if error is not None and error.code() not in {*PURGED, _GAP}:
             self._failures.append((error, record.topic() or ""))
 
-    def _abort(self, error: KafkaException) -> KafkaError:
-        """Abort a transaction that has failed. Return the refusal of a record; raise MeanderError
-        for any other error."""
-        first: KafkaError = error.args[0]
-        subject = f"replay of {self._topic!r}"
-        if first.code() == KafkaError._FENCED:
+    def _abort(self, error: KafkaException) -> None:
+        """Abort a transaction that has failed. Raise MeanderError where another replay runs."""
+        if error.args[0].code() == KafkaError._FENCED:
             raise MeanderError(
                 f"topic {self._topic!r}", "another replay of its dead letters has begun",
                 "wait for its end, and list the dead letters again",
@@ -224,9 +235,16 @@ class DeadLetterReplay:
         try:
             client.retry_transactional(lambda: self._producer.abort_transaction(1.0))
         except KafkaException as second:
-            raise client.translate(second, subject) from error
+            raise client.translate(second, f"replay of {self._topic!r}") from error
+
+    def _explain(self, error: KafkaException) -> KafkaError:
+        """Return the refusal of a record in a failed transaction, or the gap that an earlier one
+        has left. Raise MeanderError for any other error."""
+        if not self._failures and error.args[0].code() == _GAP:
+            cause: KafkaError = error.args[0]
+            return cause
         if not self._failures:
-            raise client.translate(error, subject) from error
+            raise client.translate(error, f"replay of {self._topic!r}") from error
         cause, topic = self._failures[0]
         if topic == self._topic or not _is_refusal(cause):
             raise client.translate(cause, f"topic {topic!r}") from error

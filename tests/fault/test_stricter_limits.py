@@ -6,11 +6,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from meander.connectors.topics.internal_topics import topic_names
 from tests.support.kafka.brokers import Broker
-from tests.support.kafka.topics import PATIENCE, admin, consume_all, until
+from tests.support.kafka.topics import PATIENCE, configure_topic, consume_all, until
 from tests.support.process.flow_process import kill, lines, meander, run_command
 from tests.support.process.word_counts import committed_counts, each_once, with_repeats
 
@@ -39,23 +38,6 @@ counts.sink(KafkaSink("{prefix}counts", key=key))
 LIMITS = {"max.message.bytes": str(LIMIT), "cleanup.policy": "compact"}
 """Settings of a topic that it does not have at first."""
 WORDS = [*REFUSED, *(f"w{n % 20}" for n in range(398))]
-
-
-def set_limits(bootstrap: str, topic: str) -> None:
-    """Returns once the broker tells of them."""
-    client, resource = admin(bootstrap), ConfigResource(ResourceType.TOPIC, topic)
-    entries = [
-        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-        for name, value in LIMITS.items()
-    ]
-    changed = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    client.incremental_alter_configs([changed])[changed].result(PATIENCE)
-
-    def told() -> bool:
-        found = client.describe_configs([resource])[resource].result(PATIENCE)
-        return all(found[name].value == value for name, value in LIMITS.items())
-
-    until(told, "the limits are there")
 
 
 @pytest.mark.parametrize(
@@ -95,7 +77,7 @@ def test_results_that_a_topic_does_not_accept_any_more_are_dead_letters(
     run = run_command(module, prefix, PATIENCE, "--workers", "2")
     with meander(tmp_path, broker.bootstrap, *run) as flow:
         until_written(1)
-        set_limits(broker.bootstrap, prefix + "counts")
+        configure_topic(broker.bootstrap, prefix + "counts", LIMITS)
         lines(broker.bootstrap, prefix, WORDS, create=False, after=len(WORDS))
         until_written(2)
         if delivery == "exactly_once":

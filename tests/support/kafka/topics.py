@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
 
 from meander.state.times.time import from_millis
 
@@ -61,6 +69,28 @@ def create_topic(bootstrap: str, topic: str, partitions: int = 1, **config: str)
     until(
         lambda: partitions_of(client, topic) == list(range(partitions)), f"topic {topic} is known"
     )
+
+
+def configure_topic(bootstrap: str, topic: str, config: Mapping[str, str | None]) -> None:
+    """Returns once the broker tells of the settings; None is the default one."""
+    client, resource = admin(bootstrap), ConfigResource(ResourceType.TOPIC, topic)
+    entries = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        if value is not None
+        else ConfigEntry(name, None, incremental_operation=AlterConfigOpType.DELETE)
+        for name, value in config.items()
+    ]
+    changed = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    client.incremental_alter_configs([changed])[changed].result(PATIENCE)
+
+    def told() -> bool:
+        found = client.describe_configs([resource])[resource].result(PATIENCE)
+        return all(
+            found[name].is_default if value is None else found[name].value == value
+            for name, value in config.items()
+        )
+
+    until(told, "the settings are there")
 
 
 def delete_topics(bootstrap: str, prefix: str) -> None:

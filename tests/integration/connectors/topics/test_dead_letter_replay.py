@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from unittest import mock
@@ -11,6 +13,7 @@ import pytest
 
 from meander.connectors.kafka.dead_letter import (
     MAX_DEAD_RECORD,
+    MAX_OPERATOR_VALUE,
     NO_ROOM,
     TOO_LARGE,
     KafkaDeadLetters,
@@ -20,12 +23,19 @@ from meander.connectors.kafka.original_reads import GONE, UNANSWERED
 from meander.connectors.kafka.original_records import read_originals
 from meander.connectors.kafka.origins import Origin
 from meander.connectors.topics import dead_letter_replay
-from meander.connectors.topics.dead_letter_replay import DeadLetterReplay, select
+from meander.connectors.topics.dead_letter_replay import (
+    DeadLetterReplay,
+    ReplayCounts,
+    Selection,
+    select,
+)
 from meander.connectors.topics.dead_letters import (
     DeadLetterRecord,
     ReplayMark,
     SourcePlace,
+    Truncation,
     read_dead_letters,
+    read_missing,
 )
 from meander.dataflow.records.batch import Batch
 from meander.schemas.dead_letter import OriginalRecord, RecordPlace
@@ -33,7 +43,9 @@ from meander.schemas.errors import MeanderError
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.connector_rig import Rig, batch
 from tests.support.kafka.topics import (
+    Headers,
     Record,
+    configure_topic,
     consume_all,
     create_topic,
     delete_topics,
@@ -56,7 +68,9 @@ def rig(broker: Broker, prefix: str) -> Rig:
     return made
 
 
-def set_aside(rig: Rig, *batches: Batch, id: str = "", max_waiting: int = 1 << 30) -> None:
+def set_aside(
+    rig: Rig, *batches: Batch, id: str = "", max_waiting: int = 1 << 30, operator: str = "map"
+) -> None:
     """Write the first row of each batch as a dead letter. The topic has that id, or its own."""
     topic = rig.prefix + "orders"
     origins = {3: Origin("source", topic, id or rig.id_of(topic)), 5: Origin("sums")}
@@ -64,7 +78,7 @@ def set_aside(rig: Rig, *batches: Batch, id: str = "", max_waiting: int = 1 << 3
     context = rig.context(max_waiting=max_waiting)
     dead = KafkaDeadLetters.open(context, rig.dead_topic, origins)
     for one in batches:
-        dead.add("map", one, 0, "KeyError: 'total'", "trace")
+        dead.add(operator, one, 0, "KeyError: 'total'", "trace")
     until(lambda: dead.delivered() == dead.added, "they are durable")
     dead.close()
 
@@ -79,13 +93,30 @@ def every(_: DeadLetterRecord) -> bool:
     return True
 
 
-def replay(
-    rig: Rig, *, again: bool = False, progress: Callable[[int], None] = lambda _: None
-) -> tuple[int, int, int]:
-    """Produce all dead letters again; return how many, their records, and those that are gone."""
+def counted_replay(
+    rig: Rig,
+    chosen: Callable[[DeadLetterRecord], bool] = every,
+    *,
+    again: bool = False,
+    progress: Callable[[int], None] = lambda _: None,
+) -> tuple[Selection, ReplayCounts]:
+    """Produce the chosen dead letters again."""
     producing = DeadLetterReplay(rig.settings, rig.dead_topic)
-    found = producing.select(every, None, again)
-    counts = producing.produce(found, progress)
+    found = producing.select(chosen, None, again)
+    return found, producing.produce(found, progress)
+
+
+def replay(
+    rig: Rig,
+    chosen: Callable[[DeadLetterRecord], bool] = every,
+    *,
+    again: bool = False,
+    progress: Callable[[int], None] = lambda _: None,
+) -> tuple[int, int, int]:
+    """Produce the chosen dead letters again; return how many, their records, and those that are
+    gone."""
+    _, counts = counted_replay(rig, chosen, again=again, progress=progress)
+    assert counts.refused == 0
     return counts.letters, counts.records, counts.gone
 
 
@@ -114,16 +145,80 @@ def test_record_goes_back_as_it_was(rig: Rig) -> None:
     assert back.headers == [("h", b"3"), ("meander.replay", f"{rig.dead_topic}:0".encode())]
 
 
+def test_record_that_fails_again_names_its_last_replay_alone(rig: Rig) -> None:
+    headers: Headers = [("meander.replay", b"flow.dead:9"), ("h", b"x")]
+    produce(rig.bootstrap, rig.prefix + "orders", [Record(b"again", b"k", 0, 5, headers)])
+    set_aside(rig, of(10))
+    assert replay(rig) == (1, 1, 0)
+    until(lambda: len(replayed(rig, 2)) == 2, "both are there")
+    _, back = replayed(rig, 2)
+    assert back.headers == [("h", b"x"), ("meander.replay", f"{rig.dead_topic}:0".encode())]
+
+
+def test_records_whose_topics_or_partitions_do_not_exist_are_counted(rig: Rig) -> None:
+    absent = batch([MalformedRecord(rig.prefix + "absent", b"k", b"\xff", [])])
+    set_aside(rig, of(3), of(4), absent, of(5))
+    recreate_orders(rig, partitions=1)
+    found, counts = counted_replay(rig)
+    assert found.left_out == {"topic_gone": 1, "partition_gone": 2} and found.lacks_target
+    assert (counts.letters, counts.refused) == (1, 0)
+    assert [one.value for one in replayed(rig, 1)] == [b"v4"]
+
+
+def test_records_that_their_topic_refuses_are_named_and_the_others_go_back(rig: Rig) -> None:
+    ahead = int(time.time() * 1000) + 1_800_000
+    bad = [
+        Record(b"x" * 200_000, b"long", 0),
+        Record(b"no key", None, 0),
+        Record(b"ahead", b"k", 0, ahead),
+    ]
+    produce(rig.bootstrap, rig.prefix + "orders", bad)
+    set_aside(rig, of(0), of(10), of(2), of(12), of(14), of(4))
+    limits = {"max.message.bytes": "100000", "cleanup.policy": "compact"}
+    limits["message.timestamp.after.max.ms"] = "60000"
+    configure_topic(rig.bootstrap, rig.prefix + "orders", limits)
+    _, counts = counted_replay(rig)
+    assert (counts.letters, counts.records, counts.refused) == (3, 3, 3)
+    assert [(one.offset, one.place.offset) for one in counts.refusals] == [(1, 5), (3, 6), (4, 7)]
+    remedies = ["max.message.bytes", "cleanup.policy", "message.timestamp.after.max.ms"]
+    for refusal, remedy in zip(counts.refusals, remedies, strict=True):
+        assert remedy in refusal.remedy
+    assert [one.value for one in replayed(rig, 3)] == [b"v0", b"v2", b"v4"]
+    configure_topic(rig.bootstrap, rig.prefix + "orders", dict.fromkeys(limits))
+    assert replay(rig) == (3, 3, 0)
+    assert len(replayed(rig, 6)) == 6
+
+
+def test_record_beyond_the_default_of_the_client_goes_back(rig: Rig) -> None:
+    configure_topic(rig.bootstrap, rig.prefix + "orders", {"max.message.bytes": "5000000"})
+    large = {"message.max.bytes": "5000000"}
+    value = os.urandom(2_000_000)
+    produce(rig.bootstrap, rig.prefix + "orders", [Record(value, b"k", 0)], large)
+    set_aside(rig, of(10))
+    assert replay(rig) == (1, 1, 0)
+    (back,) = replayed(rig, 1)
+    assert back.value == value
+
+
+def test_long_value_at_the_operator_says_that_it_was_cut(rig: Rig) -> None:
+    length = MAX_OPERATOR_VALUE + 1
+    set_aside(rig, replace(of(3), values=[b"x" * length]))
+    (letter,) = letters(rig)
+    assert letter.original is not None
+    assert letter.value == b"x" * MAX_OPERATOR_VALUE
+    assert letter.truncation == Truncation(value=length)
+
+
 def letters(rig: Rig) -> list[DeadLetterRecord]:
     found = read_dead_letters(rig.settings, rig.dead_topic)
     return [one for one in found if isinstance(one, DeadLetterRecord)]
 
 
-def recreate_orders(rig: Rig) -> str:
+def recreate_orders(rig: Rig, partitions: int = 2) -> str:
     """Delete the topic and create it again, empty; return its earlier id."""
     id = rig.id_of(rig.prefix + "orders")
     delete_topics(rig.bootstrap, rig.prefix + "orders")
-    create_topic(rig.bootstrap, rig.prefix + "orders", 2)
+    create_topic(rig.bootstrap, rig.prefix + "orders", partitions)
     return id
 
 
@@ -200,9 +295,13 @@ def test_second_replay_produces_nothing_unless_told(rig: Rig) -> None:
 
 
 def test_dead_letters_of_one_record_produce_it_once(rig: Rig) -> None:
-    set_aside(rig, of(4), of(4))
-    assert replay(rig) == (2, 1, 0)
-    assert [one.value for one in replayed(rig, 1)] == [b"v4"]
+    """Whichever operators failed, and whatever a replay chooses."""
+    set_aside(rig, of(4), operator="price")
+    set_aside(rig, of(4), of(5), operator="tax")
+    assert replay(rig, lambda one: one.operator == "price") == (2, 1, 0)
+    set_aside(rig, of(4), operator="price")
+    assert replay(rig) == (1, 1, 0)
+    assert [one.value for one in replayed(rig, 2)] == [b"v4", b"v5"]
 
 
 def test_interrupted_replay_goes_on_where_it_ended(rig: Rig) -> None:
@@ -236,10 +335,12 @@ def test_timer_is_counted_and_left_out(rig: Rig) -> None:
         batch([None], ["key"]), origins=np.array([5]), partitions=np.array([-7]),
         offsets=np.array([0]),
     )  # fmt: skip
-    set_aside(rig, timer, of(0))
+    nowhere = replace(of(0), partitions=np.array([7844437601069689907]))
+    set_aside(rig, timer, of(0), nowhere)
     found = select(rig.settings, rig.dead_topic, every, None, again=False)
-    assert (found.letters, found.left_out) == (1, {"call": 1})
-    letter, _ = read_dead_letters(rig.settings, rig.dead_topic)
+    assert (found.letters, found.left_out) == (1, {"call": 1, "unnamed": 1})
+    assert read_missing(rig.settings, letters(rig)) == {}
+    letter, _, _ = read_dead_letters(rig.settings, rig.dead_topic)
     assert isinstance(letter, DeadLetterRecord)
     assert (letter.kind, letter.origin, letter.key, letter.place) == ("timer", "sums", b"key", None)
 
@@ -267,11 +368,12 @@ def test_record_of_a_topic_that_was_created_again_is_gone(rig: Rig) -> None:
 
 @pytest.mark.parametrize("numbers", [[0], [9, 2, 0], [*range(10)]])
 def test_originals_are_read_where_their_topic_has_them(rig: Rig, numbers: Sequence[int]) -> None:
-    beyond = replace(place(rig, 0), offset=77)
+    beyond = {replace(place(rig, 0), offset=77), replace(place(rig, 0), partition=77)}
+    beyond.add(replace(place(rig, 0), partition=-7))
     wanted = [place(rig, number) for number in numbers]
-    found = read_originals(rig.settings, [*wanted, beyond])
+    found = read_originals(rig.settings, [*wanted, *beyond])
     assert [found[one].value for one in wanted] == [b"v%d" % number for number in numbers]
-    assert beyond not in found
+    assert not beyond & found.keys()
 
 
 def test_reader_gets_letters_and_marks_in_order(rig: Rig) -> None:
