@@ -2,7 +2,7 @@
 
 A chunk has a static part (rows of one time, each with diff 1) and a dynamic part (rows with time
 and diff). Both are CSR: sorted key hashes, offsets into rows, values ascending per key. Times have
-the shape (rows, depth). Cost: about 10 ns per row.
+the shape (rows, depth). Cost: 10 to 50 ns per row.
 """
 
 from __future__ import annotations
