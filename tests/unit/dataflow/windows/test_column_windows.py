@@ -26,7 +26,8 @@ from meander.dataflow.operators.keyed.column_fold import ColumnFold
 from meander.dataflow.windows.aggregation import WindowColumns
 from meander.dataflow.windows.columnar import ColumnarWindows
 from meander.dataflow.windows.logic import Emission
-from meander.dataflow.windows.window import Hopping, Sessions, Windows
+from meander.dataflow.windows.pane_columns import PaneColumns
+from meander.dataflow.windows.window import Counts, Windows
 from meander.testing import TestFlow
 
 TIMES = [0, 12, 5, 31, 30, 3, 60, 44, 90, 91, 140, 20, 141]
@@ -215,6 +216,34 @@ def test_other_windows_take_folds_over_columns_record_by_record(windows: Windows
         run.run()
         results: list[Any] = run.values("out")
         assert results[-1]["value"] == (25.0 if windows == sliding(0.02) else 20.0)
+
+
+def _earliest(states: Any, values: Any, event_ms: Any) -> Any:
+    return (np.minimum(states[0], event_ms),), event_ms
+
+
+def _with_own_time(context: Any, state: int, result: Any) -> int:
+    context.emit((result["value"], context.event_ms))
+    return state
+
+
+@pytest.mark.parametrize("emit", ["closed", "each"])
+@pytest.mark.parametrize("windows", [sliding(1), count(3)], ids=str)
+def test_a_fold_that_uses_own_times_gets_those_of_its_records(windows: Windows, emit: Any) -> None:
+    earliest = columns.ColumnFold(
+        (10**9,), _earliest, ("int64",), "int64", of="at", uses=("event_ms",)
+    )
+    flow = Flow("earliest", bins=2)
+    keyed = flow.source(KafkaSource("in", time=field("at"))).key_by(lambda _: 0)
+    results = keyed.window("w", windows).fold(earliest, emit=emit)
+    with_own = results.process("own", int, _with_own_time, uses=["event_ms"])
+    with_own.sink(KafkaSink("out"), "write")
+    with TestFlow(flow, partitions=1) as run:
+        run.feed("in", *({"at": at} for at in (100, 400, 900)))
+        run.run()
+        found: list[Any] = run.values("out")
+    is_last_alone = isinstance(windows, Counts) and emit == "closed"
+    assert found == [[100, at] for at in (100, 400, 900)[-1 if is_last_alone else 0 :]]
 
 
 def windowed(windows: Windows) -> Any:
