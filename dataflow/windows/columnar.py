@@ -166,7 +166,7 @@ class Closed:
         self._columns: list[tuple[Int64s, Int64s, Int64s]] = []
         """Closes, starts and ends in milliseconds."""
         self._states: list[Columns] = []
-        self._failed: list[tuple[int, int, int, bytes, object, Exception]] = []
+        self._failed: list[tuple[int, int, int, bytes, object, BaseException]] = []
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -181,7 +181,7 @@ class Closed:
             self._states.append(states)
 
     def add_failed(
-        self, close: int, start: int, end: int, key: bytes, state: object, error: Exception
+        self, close: int, start: int, end: int, key: bytes, state: object, error: BaseException
     ) -> None:
         """Add a window that has failed before its result."""
         self._failed.append((close, start, end, key, state, error))

@@ -92,14 +92,13 @@ class PaneColumns(ColumnarLogic):
         parts = np.split(by_window, np.cumsum(np.bincount(groups))[:-1])
         for window, (key, rows) in enumerate(zip(closing.keys, parts, strict=True)):
             panes, place = tuple(column[rows] for column in states), slice(window, window + 1)
-            times = closes[place], starts[place], ends[place]
             try:
                 merged = _merged(folding, panes, np.zeros(len(rows), np.int64))
             except failure() as error:
-                some = states_of(panes)
-                found.add_failed(*(int(one[0]) for one in times), key, some, error)
+                close, start, end = int(closes[window]), int(starts[window]), int(ends[window])
+                found.add_failed(close, start, end, key, states_of(panes), error)
             else:
-                found.add(*times, [key], merged)
+                found.add(closes[place], starts[place], ends[place], [key], merged)
 
     # -- records
 

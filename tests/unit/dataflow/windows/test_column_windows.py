@@ -26,8 +26,7 @@ from meander.dataflow.operators.keyed.column_fold import ColumnFold
 from meander.dataflow.windows.aggregation import WindowColumns
 from meander.dataflow.windows.columnar import ColumnarWindows
 from meander.dataflow.windows.logic import Emission
-from meander.dataflow.windows.pane_columns import PaneColumns
-from meander.dataflow.windows.window import Counts, Windows
+from meander.dataflow.windows.window import Counts, Hopping, Sessions, Windows
 from meander.testing import TestFlow
 
 TIMES = [0, 12, 5, 31, 30, 3, 60, 44, 90, 91, 140, 20, 141]
