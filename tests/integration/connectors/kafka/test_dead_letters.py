@@ -13,8 +13,8 @@ from meander.connectors.kafka.dead_letter import (
     MAX_VALUE,
     KafkaDeadLetters,
     MalformedRecord,
-    Origin,
 )
+from meander.connectors.kafka.origins import Origin
 from meander.connectors.kafka.sink.producer import Headers
 from meander.dataflow.records.batch import Batch
 from meander.schemas.errors import MeanderError

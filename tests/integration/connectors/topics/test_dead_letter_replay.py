@@ -15,10 +15,10 @@ from meander.connectors.kafka.dead_letter import (
     TOO_LARGE,
     KafkaDeadLetters,
     MalformedRecord,
-    Origin,
 )
 from meander.connectors.kafka.original_reads import GONE, UNANSWERED
 from meander.connectors.kafka.original_records import read_originals
+from meander.connectors.kafka.origins import Origin
 from meander.connectors.topics import dead_letter_replay
 from meander.connectors.topics.dead_letter_replay import DeadLetterReplay, select
 from meander.connectors.topics.dead_letters import (
