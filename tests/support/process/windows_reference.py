@@ -1,0 +1,289 @@
+"""The visits of the flow of `windows_flow.py`, and its results as one thread computes them from all
+visits at once.
+
+Decisions about logical time put visits of one user in another order. So a topic with the visits in
+that order tells the windows of a count, and a table may skip a row that another one replaces at the
+same time.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+PARTITIONS, USERS = 3, 40
+START = 1_700_000_000_000
+STEP = 4
+"""Milliseconds from one visit to the next."""
+MINUTE, GAP, NEAR, LATE = 1000, 200, 100, 3000
+"""Milliseconds of a tumbling window, of the gap of a session, between two visits that the join
+pairs at most, and of the lateness of all."""
+HOP, SLIDE = 500, 300
+"""Milliseconds between two windows that hop, and of one that slides."""
+COUNT, TOP = 5, 3
+"""The visits of a window of a count, and the results of a window over all users."""
+NAMELESS = 7
+"""A user whose row is deleted before the first visit."""
+DISORDER, MARGIN, TOO_LATE = 300, 2000, 9000
+"""Milliseconds that a visit may come late, that an idle advance may add to that, which is less than
+one feed takes, and that a visit comes too late by."""
+DUE = START + 4500
+"""The time at which the rows with a time to live end, while visits come."""
+LIVE = DUE - (START - TOO_LATE)
+"""The time to live of these rows, in milliseconds."""
+
+
+class Visit(NamedTuple):
+    """A visit: its number, who comes, the own time and the partition."""
+
+    n: int
+    user: int | None
+    at: int
+    partition: int
+
+    @property
+    def value(self) -> dict[str, object]:
+        return {"n": self.n, "user": self.user, "at": self.at}
+
+
+class Home(NamedTuple):
+    """A change of the home of a user: its number, the user, the host, who is another user, and the
+    time."""
+
+    n: int
+    user: int
+    host: int
+    at: int
+
+    @property
+    def key(self) -> bytes:
+        return b"u%d" % self.user
+
+    @property
+    def value(self) -> bytes:
+        return json.dumps({"n": self.n, "host": f"u{self.host}"}).encode()
+
+
+def visit_of(n: int) -> Visit:
+    rng = random.Random(n)
+    delay = TOO_LATE if n > 100 and rng.random() < 1 / 30 else rng.randrange(DISORDER)
+    return Visit(n, rng.randrange(USERS), START + n * STEP - delay, rng.randrange(PARTITIONS))
+
+
+def home_of(n: int) -> Home:
+    rng = random.Random(f"home {n}")
+    return Home(n, rng.randrange(USERS), rng.randrange(USERS), START + n * STEP - DISORDER)
+
+
+class Reference:
+    """What one thread makes of all visits at once."""
+
+    def __init__(self, fed: Sequence[Visit], homes: Sequence[Home]) -> None:
+        self._fed, self._homes = fed, homes
+        self.visits = [visit for visit in fed if visit.user is not None]
+
+    @cached_property
+    def exact(self) -> dict[str, Counter[str]]:
+        """Return the results that follow from the visits alone, by topic."""
+        late = self._late
+        by_user = self._by_user(visit for visit in self.visits if visit not in late)
+        hops = _windows(by_user, lambda mine: _hopping(mine, HOP))
+        lost = Counter(json.dumps(visit.value, sort_keys=True) for visit in late)
+        # A late visit is late on both sides of the join.
+        return {
+            "minutes": _lists(_windows(by_user, lambda mine: _hopping(mine, MINUTE))),
+            "late-minutes": lost,
+            "sessions": _lists(_windows(by_user, _sessions)), "late-sessions": lost,
+            "named": Counter(map(_named, self.visits)),
+            "pairs": Counter(one for mine in by_user.values() for one in _pairs(mine)),
+            "late-pairs": lost + lost,
+            "hops": Counter(
+                _result(user, start, end, len(some)) for user, start, end, some in hops
+            ),
+            "late-hops": lost, "top": Counter(_top(hops)), "hop-lists": _lists(hops),
+            "slides": _lists(_windows(by_user, _sliding)),
+            "guest-changes": Counter(_guest_changes()),
+        }  # fmt: skip
+
+    @property
+    def full_counts(self) -> int:
+        """Return how many windows of a count are full."""
+        return sum(len(mine) // COUNT for mine in self._by_user(self.visits).values())
+
+    def check_counts(self, counts: Sequence[bytes], named: Sequence[bytes]) -> None:
+        """Check the windows of a count against the order that the visits have on a topic (I9)."""
+        known = {visit.n: visit for visit in self.visits}
+        in_order = self._by_user(known[json.loads(one)["n"]] for one in named)
+        wanted = [
+            {"key": user, "start": min(ats), "end": max(ats) + 1, "value": [one.n for one in some]}
+            for user, mine in in_order.items()
+            for first in range(0, len(mine) - COUNT + 1, COUNT)
+            if (some := mine[first : first + COUNT]) and (ats := [one.at for one in some])
+        ]
+        assert sorted(map(json.loads, counts), key=_place) == sorted(wanted, key=_place)
+
+    def check_received(self, received: Sequence[bytes]) -> None:
+        """Check that each visit has met its row before the row ended, and no row behind that. A
+        decision may put a visit close to the end on either side."""
+        found = {json.loads(one)["n"]: json.loads(one)["name"] for one in received}
+        assert len(found) == len(received) == len(self.visits)
+        met = Counter[bool]()
+        for visit, earliest, latest in self._spans():
+            if visit.user is None or earliest < DUE <= latest:
+                continue
+            met[latest < DUE] += 1
+            assert found[visit.n] == (_name(visit.user) if latest < DUE else None), visit
+        assert min(met[True], met[False]) > 30, "rows end among the visits"
+
+    def rows(self, topic: str) -> Mapping[str, list[object]]:
+        """Return the rows of each key of a table, as they change."""
+        found = defaultdict[str, list[object]](list)
+        for one in self._homes:
+            name = _name(one.user if topic == "homed" else one.host)
+            found[f"u{one.user}"].append(None if name is None else {"n": one.n, "name": name})
+        return found
+
+    def check_changes(self, topic: str, found: Mapping[str, list[object]]) -> None:
+        """Check that the rows of each key come in order, the last one last, and no change of a key
+        twice."""
+        for key, wanted in self.rows(topic).items():
+            rows = found.get(key, [])
+            assert all(one != other for one, other in pairwise([None, *rows])), (topic, key)
+            left = iter(wanted)
+            assert all(one in left for one in rows), (topic, key, rows, wanted)
+            assert (rows[-1] if rows else None) == wanted[-1], (topic, key)
+
+    @cached_property
+    def _late(self) -> set[Visit]:
+        """Return the visits that are late for all their windows, which no decision can change."""
+        late = set[Visit]()
+        for visit, earliest, latest in self._spans():
+            last = max(visit.at // HOP * HOP + MINUTE, visit.at + GAP, visit.at + SLIDE)
+            if last + LATE <= earliest:
+                late.add(visit)
+            else:
+                assert latest < visit.at + 1 + LATE, "no decision makes it late"
+        return late
+
+    def _spans(self) -> Iterator[tuple[Visit, int, int]]:
+        """Yield each visit with bounds of its logical time in milliseconds."""
+        newest, latest = [0] * PARTITIONS, 0
+        for visit in self._fed:
+            newest[visit.partition] = max(newest[visit.partition], visit.at)
+            latest = max(latest, visit.at)
+            yield visit, newest[visit.partition], latest + MARGIN
+
+    @staticmethod
+    def _by_user(visits: Iterable[Visit]) -> dict[int, list[Visit]]:
+        found = defaultdict[int, list[Visit]](list)
+        for visit in visits:
+            assert visit.user is not None
+            found[visit.user].append(visit)
+        return found
+
+
+Window = tuple[int, int, int, list[Visit]]
+"""The user, the start and the end of a window, and its visits."""
+
+
+def _windows(
+    by_user: Mapping[int, list[Visit]],
+    windows: Callable[[list[Visit]], Iterable[tuple[int, int, list[Visit]]]],
+) -> list[Window]:
+    """Return the windows of all users, whose visits come in the order of their own times."""
+    return [
+        (user, *window)
+        for user, mine in by_user.items()
+        for window in windows(sorted(mine, key=lambda visit: visit.at))
+    ]
+
+
+def _hopping(visits: Sequence[Visit], every: int) -> Iterator[tuple[int, int, list[Visit]]]:
+    found = defaultdict[int, list[Visit]](list)
+    for visit in visits:
+        last = visit.at // every * every
+        for start in range(last - MINUTE + every, last + 1, every):
+            found[start].append(visit)
+    for start, some in found.items():
+        yield start, start + MINUTE, some
+
+
+def _sliding(visits: Sequence[Visit]) -> Iterator[tuple[int, int, list[Visit]]]:
+    for at in {visit.at for visit in visits}:
+        yield at + 1 - SLIDE, at + 1, [one for one in visits if at - SLIDE < one.at <= at]
+
+
+def _sessions(visits: Sequence[Visit]) -> Iterator[tuple[int, int, list[Visit]]]:
+    found = [visits[0]]
+    for before, visit in pairwise(visits):
+        if visit.at >= before.at + GAP:
+            yield found[0].at, before.at + GAP, found
+            found = []
+        found.append(visit)
+    yield found[0].at, found[-1].at + GAP, found
+
+
+def _lists(windows: Iterable[Window]) -> Counter[str]:
+    return Counter(
+        _result(user, start, end, sorted(visit.n for visit in some))
+        for user, start, end, some in windows
+    )
+
+
+def _top(windows: Iterable[Window]) -> Iterator[str]:
+    """Yield the users with the most visits of each window; equal ones by their numbers."""
+    found = defaultdict[tuple[int, int], list[tuple[int, int]]](list)
+    for user, start, end, some in windows:
+        found[start, end].append((-len(some), user))
+    for (start, end), ranked in found.items():
+        first = [
+            {"key": user, "start": start, "end": end, "value": -less}
+            for less, user in sorted(ranked)[:TOP]
+        ]
+        yield json.dumps({"start": start, "end": end, "value": first}, sort_keys=True)
+
+
+def _pairs(visits: Sequence[Visit]) -> Iterator[str]:
+    """Yield the pairs of the visits of a user."""
+    for one in visits:
+        for other in visits:
+            if 1 <= other.at - one.at <= NEAR:
+                yield json.dumps({"n": one.n, "other": other.n}, sort_keys=True)
+
+
+def _guest_changes() -> Iterator[str]:
+    """Yield the changes of a table whose rows end: each row comes once, and goes once."""
+    for user in range(USERS):
+        if (name := _name(user)) is not None:
+            for before, after in (None, {"name": name}), ({"name": name}, None):
+                change = {"key": f"u{user}", "before": before, "after": after}
+                yield json.dumps(change, sort_keys=True)
+
+
+def _name(user: int | None) -> str | None:
+    return None if user == NAMELESS else f"user {user}"
+
+
+def _named(visit: Visit) -> str:
+    return json.dumps({"n": visit.n, "name": _name(visit.user)}, sort_keys=True)
+
+
+def _result(user: int, start: int, end: int, value: object) -> str:
+    return json.dumps({"key": user, "start": start, "end": end, "value": value}, sort_keys=True)
+
+
+def _place(window: dict[str, Any]) -> tuple[int, list[int]]:
+    return window["key"], window["value"]
+
+
+def canonical(result: bytes) -> str:
+    """Return a result with its numbers in order: their order depends on decisions about times."""
+    value = json.loads(result)
+    if "value" in value and "key" in value and isinstance(value["value"], list):
+        value["value"].sort()
+    return json.dumps(value, sort_keys=True)
