@@ -18,6 +18,7 @@ from meander.connectors.testing.simulated_flow import TestFlow
 from meander.dataflow.simulation.faults import At, Control, Crash, Jump, Pause, Planted, Raise, Slow
 from meander.dataflow.simulation.in_memory import DeadLetter, Result
 from meander.dataflow.simulation.simulator import AddPartition, Join, Leave, MovePartition
+from meander.schemas.dead_letter import OriginalRecord
 
 __all__ = [
     "AddPartition",
@@ -32,6 +33,7 @@ __all__ = [
     "Jump",
     "Leave",
     "MovePartition",
+    "OriginalRecord",
     "Pause",
     "Planted",
     "Raise",

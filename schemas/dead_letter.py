@@ -1,12 +1,45 @@
 """The headers of a dead letter, and of the marks of replayed ones.
 
-Guarantees that the own headers of an unreadable record come first, then those of the dead letter,
-which begin with `REASON`. A reader so finds both, whatever the names of the own headers.
+Guarantees that the own headers of the record come first, then those of the dead letter, which begin
+with `REASON`. A reader so finds both, whatever the names of the own headers. A dead letter with
+`TIMESTAMP` has the key and the value of its record, and one without has those at the operator.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
+
+ReadHeaders = list[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPlace:
+    """The place of the record that a dead letter is about."""
+
+    topic: str
+    topic_id: str
+    """The id of the topic at the failure, or ''."""
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class OriginalRecord:
+    """A record as its producer wrote it."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: ReadHeaders
+    time_ms: int
+    """Its timestamp, milliseconds since 1970."""
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of its key, value and headers."""
+        headers = sum(len(name) + len(value or b"") for name, value in self.headers)
+        return len(self.key or b"") + len(self.value or b"") + headers
+
 
 LetterKind = Literal["unreadable", "record", "timer", "notification", "change"]
 """What has failed: a record that could not be read, a record at an operator, a call of a key, or a
@@ -28,12 +61,20 @@ ORIGIN = "meander.origin"
 """The operator whose timer, notification or change it is, or the source beside Kafka."""
 TIME = "meander.time"
 """Milliseconds since 1970: the timestamp of an unreadable record, or else the logical time."""
+TIMESTAMP = "meander.timestamp"
+"""Milliseconds since 1970: the timestamp of the record, on a dead letter that carries it."""
+NOT_CARRIED = "meander.not_carried"
+"""Why a dead letter names its record, and does not carry it."""
+OPERATOR_KEY, OPERATOR_VALUE = "meander.key", "meander.value"
+"""The key and the value at the operator, on a dead letter that carries its record."""
+OPERATOR_VALUE_TRUNCATED = "meander.value_truncated"
+"""The length of a cut value at the operator."""
 WORKER = "meander.worker"
 """The worker."""
 TRACE = "meander.trace"
 """The end of the traceback."""
 TRUNCATED, KEY_TRUNCATED = "meander.truncated", "meander.key_truncated"
-"""The lengths of a cut value and a cut key."""
+"""The lengths of a cut value and a cut key of the dead letter."""
 HEADERS_LEFT_OUT = "meander.headers_left_out"
 """The number of own headers that were left out."""
 REPLAYED = "meander.replayed"

@@ -18,6 +18,7 @@ from meander.app.cli.views.dead_letters import (
 )
 from meander.app.cli.views.trace import parse_time
 from meander.connectors.kafka import client
+from meander.connectors.kafka.original_records import read_originals
 from meander.connectors.topics.dead_letter_replay import DeadLetterReplay, ReplayCounts, select
 from meander.connectors.topics.dead_letters import (
     DeadLetterRecord,
@@ -25,7 +26,6 @@ from meander.connectors.topics.dead_letters import (
     read_dead_letters,
 )
 from meander.connectors.topics.internal_topics import expect_started
-from meander.connectors.topics.original_records import read_originals
 
 EXAMPLE = "Example: meander dead-letters counts"
 DEFAULT = "list"
@@ -112,7 +112,7 @@ def show(
         bool,
         typer.Option(
             "--original/--no-original",
-            help="Read the original records from the topics that they came from.",
+            help="Read the records that dead letters do not carry from their topics.",
         ),
     ] = True,
     *,
@@ -120,7 +120,7 @@ def show(
 ) -> None:
     """Show dead letters as a whole, the newest ones or those of some offsets.
 
-    The original record is read from its topic, where that still holds it.
+    The original record is that of the dead letter. Where it carries none, its topic may hold it.
 
     Exit code 0; 1: a dead letter of that offset does not exist.
     """
@@ -133,8 +133,8 @@ def show(
                 marked.update(record.offsets)
             elif record.offset in wanted if wanted else matches(record):
                 letters.append(record)
-        places = [one.place for one in letters if one.place is not None] if original else []
-        originals = read_originals(settings, places)
+        missing = (one.place for one in letters if original and one.original is None)
+        originals = read_originals(settings, [place for place in missing if place is not None])
     show_letters(to.output, letters, marked, originals)
     if absent := sorted(wanted - {one.offset for one in letters}):
         typer.echo(f"no dead letter at offset {', '.join(map(str, absent))}", err=True)
@@ -164,7 +164,7 @@ def replay(
     A dead letter is produced again once, also where this command is interrupted, unless --again
     says otherwise. The flow may run meanwhile.
 
-    Exit code 0: done; 1: the records of some are gone from their topics.
+    Exit code 0: done; 1: some carry no record, and their topics no longer hold it.
     """
     settings, topic, output = to.kafka(), _topic(flow, to), to.output
     chosen, since_ms = _chosen(operator, reason), _since(since)

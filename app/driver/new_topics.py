@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 from confluent_kafka import KafkaException
 
+from meander.app.common.inquiry import Inquiry
 from meander.app.loading.plan_topics import present_topics
 from meander.connectors.kafka import client
 from meander.dataflow.api.expansion import SEPARATOR, composites, part_names
@@ -41,23 +42,22 @@ class NewTopics:
         self._has_patterns = any(spec.pattern for spec in composites(self._nodes).values())
         self._known = {source.name for source in plan.sources}
         """The sources that are read, or that a warning has named."""
-        self._asking = ThreadPoolExecutor(1, "new topics")
+        self._inquiry = Inquiry[list[str]]("new topics")
         self._admin: client.Admin | None = None
-        self._answer: Future[list[str]] | None = None
         self._at = time.monotonic()
 
     def look(self) -> None:
         """Warn of new topics where an answer has arrived, and ask again where it is time."""
-        if self._answer is not None and self._answer.done():
-            answer, self._answer = self._answer, None
+        if (answer := self._inquiry.take()) is not None:
             self._take(answer)
-        if self._has_patterns and self._answer is None and time.monotonic() - self._at >= INTERVAL:
+        due = self._has_patterns and time.monotonic() - self._at >= INTERVAL
+        if due and not self._inquiry.running:
             self._at = time.monotonic()
-            self._answer = self._asking.submit(self._ask)
+            self._inquiry.ask(self._ask)
 
     def close(self) -> None:
         """Ask no further, without a wait for an answer."""
-        self._asking.shutdown(wait=False, cancel_futures=True)
+        self._inquiry.close()
 
     def _ask(self) -> list[str]:
         if self._admin is None:

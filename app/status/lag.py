@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from functools import partial
 from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from meander.app.common.inquiry import Inquiry
 from meander.connectors.kafka import client, topic_metadata
 from meander.connectors.kafka.client import Settings
 
@@ -36,14 +38,13 @@ class Lag:
 
     def __init__(self, settings: Settings, group: str, sources: Sequence[str]) -> None:
         self._consumer = client.consumer(settings, group)
-        self._asking = ThreadPoolExecutor(1, "lag")
+        self._inquiry = Inquiry[_Answer]("lag")
         admin = client.admin(settings)
         self._partitions = [
             TopicPartition(topic, partition)
             for topic in sources
             for partition in range(topic_metadata.partitions_of(admin, topic))
         ]
-        self._answer: Future[_Answer] | None = None
         self.partitions: Lags = {}
         """The newest answer; without partitions of which nothing was committed yet."""
         self.ends: Lags = {}
@@ -63,16 +64,14 @@ class Lag:
 
     def look(self) -> None:
         """Take an answer that has arrived, and send the next request."""
-        if self._answer is not None:
-            if not self._answer.done():
-                return
-            self._take(self._answer)
-        if self._partitions:
-            self._answer = self._asking.submit(self._ask, [*self._partitions])
+        if (answer := self._inquiry.take()) is not None:
+            self._take(answer)
+        if self._partitions and not self._inquiry.running:
+            self._inquiry.ask(partial(self._ask, [*self._partitions]))
 
     def close(self) -> None:
         """Send no further request, without a wait for a running one."""
-        self._asking.shutdown(wait=False, cancel_futures=True)
+        self._inquiry.close()
 
     def _ask(self, partitions: list[TopicPartition]) -> _Answer:
         asked_at = time.monotonic()

@@ -15,6 +15,7 @@ from benchmarks.incremental.graph import RowChanges
 from benchmarks.incremental.members import Answer
 from meander import Flow, SourceOptions, pattern
 from meander.dataflow.collections.compilation import compile_loops
+from meander.dataflow.generic_join.compilation import compile_lookups
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.state.collections.columns import Int64s
 
@@ -65,6 +66,7 @@ class CliqueRun:
 
     def _series(self, engine: Engine, tick: Tick) -> Found:
         compile_loops()
+        compile_lookups()
         edges = self.graph.changes()
         engine.load(WARM, CLOSING)
         as_worker()

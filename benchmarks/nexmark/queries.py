@@ -56,6 +56,16 @@ Open = tuple[int, int, int, int, int] | None
 without a bid. A flat tuple of numbers is stored as it is."""
 
 
+class Seen(Struct, gc=False, frozen=True):
+    """A person who came, or who put something up for sale."""
+
+    person: int
+    name: str
+    came: int
+    """1 for a person who came, else 0."""
+    sold: int
+
+
 @dataclass(frozen=True, slots=True)
 class House:
     """The topics of an auction house as sources of a flow, and the lengths of windows."""
@@ -78,11 +88,6 @@ class House:
 
     def bids(self) -> Stream[Bid]:
         return self._source("bids", Bid)
-
-    def end_of(self, ms: int) -> int:
-        """Return the end of the window of a time, in milliseconds."""
-        size = round(1000 * self.size)
-        return ms - ms % size + size
 
     def _source(self, name: str, kind: type[T]) -> Stream[T]:
         return self.flow.source(KafkaSource(f"{self.prefix}{name}", typed(kind)), name)
@@ -241,59 +246,34 @@ def _averaged(context: Context[int], state: Sold) -> Sold:
 def q7(house: House) -> Stream[Offer]:
     """Give the bids with the highest price of each window."""
     parts = house.offers().key_by(lambda bid: bid.bidder % PARTS)
-    highest = parts.window("highest", tumbling(house.size)).fold(tuple, _highest)
+    highest = parts.window("highest", tumbling(house.size)).fold(columns.max_by("price"))
     return _most(highest.flat_map(_ended), "highest of all", lambda bid: bid.price)
 
 
-Highest = tuple[int, ...]
-"""The highest price, then the auction and the bidder of each bid with it. A flat tuple of numbers
-is stored as it is."""
+def _ended(window: WindowResult[int, list[Offer]]) -> list[Offer]:
+    return [Offer(bid.auction, bid.bidder, bid.price, window["end"]) for bid in window["value"]]
 
 
-def _highest(best: Highest, bid: Offer) -> Highest:
-    if not best or bid.price > best[0]:
-        return bid.price, bid.auction, bid.bidder
-    return (*best, bid.auction, bid.bidder) if bid.price == best[0] else best
+def _came(person: Person) -> Seen:
+    return Seen(person.id, person.name, 1, 0)
 
 
-def _ended(window: WindowResult[int, Highest]) -> list[Offer]:
-    price, *bids = window["value"]
-    return [Offer(*bid, price, window["end"]) for bid in zip(bids[::2], bids[1::2], strict=True)]
+def _sold_one(auction: Auction) -> Seen:
+    return Seen(auction.seller, "", 0, 1)
 
 
 def q8(house: House) -> Stream[NewSeller]:
     """Give the persons who came and sold in one window."""
-    persons = house.persons().key_by(lambda person: person.id)
-    sellers = house.auctions().key_by(lambda auction: auction.seller)
-    return persons.connect(
-        sellers, "new sellers", lambda: None, partial(_came, house), _sells, _window_over
-    )
-
-
-New = tuple[str, int, bool] | None
-"""A new person's name, the end of the window, and whether the person has sold."""
-
-
-def _came(house: House, context: Context[int], _: New, person: Person) -> New:
-    end = house.end_of(person.date_time)
-    context.timer(end)
-    return person.name, end, False
-
-
-def _sells(context: Context[int], state: New, auction: Auction) -> New:
-    if state is None:
-        context.forget()
-        return None
-    name, end, has_sold = state
-    return name, end, has_sold or auction.date_time < end
-
-
-def _window_over(context: Context[int], state: New) -> New:
-    name, end, has_sold = cast(tuple[str, int, bool], state)
-    if has_sold:
-        context.emit(NewSeller(context.key, name, end))
-    context.forget()
-    return None
+    came, sold = house.persons().map(_came), house.auctions().map(_sold_one)
+    seen = house.flow.merge(came, sold).key_by(lambda one: one.person)
+    in_windows = seen.window("new sellers", tumbling(house.size)).fold(
+        columns.struct(
+            names=columns.max_by("came", of="name"), came=columns.sum("came"),
+            sold=columns.sum("sold"),
+        )
+    )  # fmt: skip
+    both = in_windows.filter(lambda one: bool(one["value"]["came"] and one["value"]["sold"]))
+    return both.map(lambda one: NewSeller(one["key"], one["value"]["names"][0], one["end"]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ def columns_of(kind: type[Struct]) -> dict[str, str]:
     return {field.encode_name: SQL_TYPES[field.type.__name__] for field in fields(kind)}
 
 
-class Bid(Struct, rename="camel", gc=False):
+class Bid(Struct, rename="camel", frozen=True, gc=False):
     """A bid with all its fields."""
 
     auction: int
@@ -33,7 +33,7 @@ class Bid(Struct, rename="camel", gc=False):
     extra: str
 
 
-class Offer(Struct, rename="camel", gc=False):
+class Offer(Struct, rename="camel", frozen=True, gc=False):
     """A bid without its texts."""
 
     auction: int
@@ -42,7 +42,7 @@ class Offer(Struct, rename="camel", gc=False):
     date_time: int
 
 
-class Person(Struct, rename="camel", gc=False):
+class Person(Struct, rename="camel", frozen=True, gc=False):
     """A person with what names a place."""
 
     id: int
@@ -52,7 +52,7 @@ class Person(Struct, rename="camel", gc=False):
     date_time: int
 
 
-class Auction(Struct, rename="camel", gc=False):
+class Auction(Struct, rename="camel", frozen=True, gc=False):
     """An auction without its texts and prices."""
 
     id: int
@@ -62,7 +62,7 @@ class Auction(Struct, rename="camel", gc=False):
     expires: int
 
 
-class Converted(Struct, rename="camel", gc=False):
+class Converted(Struct, rename="camel", frozen=True, gc=False):
     """A bid whose price is in euros."""
 
     auction: int
@@ -72,7 +72,7 @@ class Converted(Struct, rename="camel", gc=False):
     extra: str
 
 
-class Selected(Struct, rename="camel", gc=False):
+class Selected(Struct, rename="camel", frozen=True, gc=False):
     """The price of a bid for one of the chosen auctions."""
 
     auction: int
@@ -80,7 +80,7 @@ class Selected(Struct, rename="camel", gc=False):
     date_time: int
 
 
-class Suggestion(Struct, rename="camel", gc=False):
+class Suggestion(Struct, rename="camel", frozen=True, gc=False):
     """An auction of someone who lives near."""
 
     name: str
@@ -90,7 +90,7 @@ class Suggestion(Struct, rename="camel", gc=False):
     date_time: int
 
 
-class Sale(Struct, rename="camel", gc=False):
+class Sale(Struct, rename="camel", frozen=True, gc=False):
     """An auction that has closed with a bid."""
 
     id: int
@@ -100,7 +100,7 @@ class Sale(Struct, rename="camel", gc=False):
     date_time: int
 
 
-class CategoryPrice(Struct, rename="camel", gc=False):
+class CategoryPrice(Struct, rename="camel", frozen=True, gc=False):
     """The average price of the sales of a category so far."""
 
     category: int
@@ -108,7 +108,7 @@ class CategoryPrice(Struct, rename="camel", gc=False):
     date_time: int
 
 
-class SellerPrice(Struct, rename="camel", gc=False):
+class SellerPrice(Struct, rename="camel", frozen=True, gc=False):
     """The average price of the last sales of a seller."""
 
     seller: int
@@ -116,7 +116,7 @@ class SellerPrice(Struct, rename="camel", gc=False):
     date_time: int
 
 
-class HotItem(Struct, rename="camel", gc=False):
+class HotItem(Struct, rename="camel", frozen=True, gc=False):
     """An auction with the most bids of a window."""
 
     auction: int
@@ -124,7 +124,7 @@ class HotItem(Struct, rename="camel", gc=False):
     date_time: int
 
 
-class NewSeller(Struct, rename="camel", gc=False):
+class NewSeller(Struct, rename="camel", frozen=True, gc=False):
     """A person who came and sold in one window."""
 
     id: int

@@ -20,10 +20,12 @@ from meander.connectors.kafka.formats import (
     encoder,
     is_user_code,
 )
+from meander.connectors.kafka.original_records import original_of
 from meander.connectors.kafka.source.source import KafkaSource
 from meander.connectors.testing.in_memory import Headers, Topic
 from meander.dataflow.interfaces import Partition
 from meander.dataflow.simulation.faults import Fault
+from meander.schemas.dead_letter import OriginalRecord
 from meander.schemas.errors import SetupError
 
 
@@ -82,6 +84,12 @@ class InMemoryTopics:
             raise SetupError(f"topic {name!r}", "the flow does not use it",
                              f"name one of {', '.join(self._topics)}")  # fmt: skip
         return self._topics[name]
+
+    def original(self, name: str, partition: int, offset: int) -> OriginalRecord | None:
+        """Return the record at a place of a topic, if it holds one."""
+        logs = self.open(name).logs
+        held = partition < len(logs) and offset < len(logs[partition])
+        return original_of(logs[partition][offset]) if held else None
 
     def feed(self, fault: Feed, now_ms: int) -> None:
         """Put a record onto a topic. Raise SetupError where no source could read it."""

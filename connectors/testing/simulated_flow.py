@@ -198,7 +198,7 @@ class TestFlow:
         names = (part_name(name, topic) for name in composites(flow.nodes) for topic in topics)
         self._plan = Plan(self._injector.instrument(flow), [*names])
         _check_formats(self._plan.nodes)
-        self._placed = placed_in(self._plan)
+        self._placed = placed_in(self._plan, self._topics.original)
         self.world = world or DurableWorld.empty(self._rng)
         """The topics that the next execution of the flow finds."""
         if states:

@@ -16,18 +16,18 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from meander.connectors.kafka import client
 from meander.connectors.kafka.client import Settings
+from meander.connectors.kafka.original_records import read_originals
 from meander.connectors.topics.dead_letters import (
     DeadLetterRecord,
-    RecordPlace,
     ReplayMark,
     read_dead_letters,
 )
-from meander.connectors.topics.original_records import OriginalRecord, read_originals
 from meander.schemas import dead_letter
+from meander.schemas.dead_letter import OriginalRecord, RecordPlace
 from meander.schemas.errors import MeanderError
 
 BATCH, BATCH_BYTES = 500, 32 << 20
-"""The most dead letters of one transaction, and about the most bytes of their values."""
+"""The most dead letters of one transaction, and about the most bytes of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class ReplayCounts:
     records: int = 0
     """The records that it has produced: several dead letters may be about one record."""
     gone: int = 0
-    """The dead letters whose records their topics no longer hold."""
+    """The dead letters that carry no record, and whose topics no longer hold it."""
 
 
 class DeadLetterReplay:
@@ -93,15 +93,16 @@ class DeadLetterReplay:
     def _produce(
         self, letters: Sequence[DeadLetterRecord], done: set[RecordPlace], counts: ReplayCounts
     ) -> None:
-        # An unreadable record lies in its dead letter, unless it was too long.
-        absent = [one.place for one in letters if one.place is not None and not one.whole]
+        # A record lies in its dead letter, unless it was too long or could not be read there.
+        missing = (one.place for one in letters if one.original is None)
+        absent = [place for place in missing if place is not None]
         originals = read_originals(self._settings, absent)
         marked, produced = list[int](), 0
         try:
             self._producer.begin_transaction()
             for letter in letters:
                 assert letter.place is not None, "only dead letters of records are selected"
-                original = _whole(letter) if letter.whole else originals.get(letter.place)
+                original = letter.original or originals.get(letter.place)
                 if original is None:
                     counts.gone += 1
                     continue
@@ -184,13 +185,9 @@ def batches(letters: Iterable[DeadLetterRecord]) -> Iterator[list[DeadLetterReco
     some, size = list[DeadLetterRecord](), 0
     for one in letters:
         some.append(one)
-        size += len(one.value or b"")
+        size += len(one.value or b"") + (0 if one.original is None else one.original.size)
         if len(some) >= BATCH or size >= BATCH_BYTES:
             yield some
             some, size = [], 0
     if some:
         yield some
-
-
-def _whole(letter: DeadLetterRecord) -> OriginalRecord:
-    return OriginalRecord(letter.key, letter.value, letter.headers, letter.time_ms)

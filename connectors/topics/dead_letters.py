@@ -18,25 +18,13 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from meander.connectors.kafka import client
 from meander.connectors.kafka.client import ConsumedMessage, Settings
 from meander.schemas import dead_letter
-from meander.schemas.dead_letter import LetterKind
+from meander.schemas.dead_letter import LetterKind, OriginalRecord, ReadHeaders, RecordPlace
 from meander.schemas.errors import MeanderError
 
-ReadHeaders = list[tuple[str, bytes | None]]
 READ_TIMEOUT = 30.0
 """The seconds without an answer of a broker after which a read fails."""
 BATCH_RECORDS = 1000
 _DAMAGED = dead_letter.TRUNCATED, dead_letter.KEY_TRUNCATED, dead_letter.HEADERS_LEFT_OUT
-
-
-@dataclass(frozen=True, slots=True)
-class RecordPlace:
-    """The place of the record that a dead letter is about."""
-
-    topic: str
-    topic_id: str
-    """The id of the topic at the failure, or ''."""
-    partition: int
-    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +52,20 @@ class DeadLetterRecord:
     time_ms: int
     """The timestamp of an unreadable record, or else the logical time."""
     key: bytes | None
+    """The key at the operator, or that of an unreadable record."""
     value: bytes | None
+    """The value at the operator, or that of an unreadable record."""
     headers: ReadHeaders
-    """The own headers of an unreadable record."""
+    """The own headers of the record, where the dead letter carries it."""
     place: RecordPlace | None
     """The place of the record on Kafka; None for other dead letters."""
     origin: str
     """The operator whose timer, notification or change it is, a source beside Kafka, or ''."""
     worker: int
-    whole: bool
-    """Whether key, value and headers are those of an unreadable record, uncut."""
+    original: OriginalRecord | None
+    """The record that the dead letter carries; None where it carries none, or a cut one."""
+    not_carried: str = ""
+    """Why it carries no record of its place, or ''."""
     source_place: SourcePlace | None = None
     """The place of the record in a source beside Kafka; None for other dead letters."""
 
@@ -145,9 +137,8 @@ def parse(topic: str, message: ConsumedMessage) -> DeadLetterRecord | ReplayMark
         if names == [dead_letter.REPLAYED]:
             return ReplayMark(msgspec.json.decode(headers[0][1] or b"", type=tuple[int, ...]))
         first = len(names) - 1 - names[::-1].index(dead_letter.REASON)
-        added = {name: (value or b"").decode(errors="replace") for name, value in headers[first:]}
         left_out = dead_letter.HEADERS_LEFT_OUT in names[first - 1 : first]
-        return _letter(message, headers[:first], added, left_out)
+        return _letter(message, headers[:first], dict(headers[first:]), left_out)
     except (ValueError, KeyError) as error:
         raise MeanderError(
             f"topic {topic!r}, offset {message.offset()}", f"it is no dead letter ({error!r})",
@@ -156,9 +147,11 @@ def parse(topic: str, message: ConsumedMessage) -> DeadLetterRecord | ReplayMark
 
 
 def _letter(
-    message: ConsumedMessage, own: ReadHeaders, added: dict[str, str], left_out: bool
+    message: ConsumedMessage, own: ReadHeaders, data: dict[str, bytes | None], left_out: bool
 ) -> DeadLetterRecord:
-    place, source_place = None, None
+    place, source_place, original = None, None, None
+    key, value = message.key(), message.value()
+    added = {name: (text or b"").decode(errors="replace") for name, text in data.items()}
     if dead_letter.OFFSET in added:
         partition, offset = int(added[dead_letter.PARTITION]), int(added[dead_letter.OFFSET])
         if dead_letter.TOPIC in added:
@@ -168,6 +161,12 @@ def _letter(
             name = added.get(dead_letter.PARTITION_NAME, "")
             source_place = SourcePlace(partition, name, offset)
     kind = msgspec.convert(added[dead_letter.KIND], LetterKind)
+    time_ms = int(added[dead_letter.TIME])
+    carries = kind == "unreadable" or dead_letter.TIMESTAMP in added
+    if carries and not left_out and not set(_DAMAGED) & added.keys():
+        original = OriginalRecord(key, value, own, int(added.get(dead_letter.TIMESTAMP, time_ms)))
+    if carries and kind != "unreadable":
+        key, value = data.get(dead_letter.OPERATOR_KEY), data.get(dead_letter.OPERATOR_VALUE)
     return DeadLetterRecord(
         offset=message.offset(),
         at_ms=message.timestamp()[1],
@@ -175,13 +174,14 @@ def _letter(
         kind=kind,
         reason=added[dead_letter.REASON],
         trace=added.get(dead_letter.TRACE, ""),
-        time_ms=int(added[dead_letter.TIME]),
-        key=message.key(),
-        value=message.value(),
+        time_ms=time_ms,
+        key=key,
+        value=value,
         headers=own,
         place=place,
         origin=added.get(dead_letter.ORIGIN, ""),
         worker=int(added[dead_letter.WORKER]),
-        whole=kind == "unreadable" and not left_out and not set(_DAMAGED) & added.keys(),
+        original=original,
+        not_carried=added.get(dead_letter.NOT_CARRIED, ""),
         source_place=source_place,
     )

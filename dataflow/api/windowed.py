@@ -154,8 +154,7 @@ class WindowedStream(Generic[T, K]):
     def _columnar(self, fold: ColumnFold, emission: Emission) -> WindowResults[K, Any]:
         """Add the operator of a fold over columns, in columns where all records of a pass can be
         folded before windows close."""
-        of = "" if fold.of is None else repr(fold.of)
-        name, aggregate = f"{fold.name}({of})", WindowColumns(fold)
+        name, aggregate = fold.definition, WindowColumns(fold)
         if not isinstance(self._windows, Hopping | Sessions) or emission != Emission():
             return self._with(name, aggregate, fold.merge is not None, emission, uses=fold.uses)
         self._check_merge(fold.merge is not None)

@@ -57,6 +57,7 @@ class Routing:
         """`owners` are the initial owners of all bins, group after group."""
         self.space = space
         self._owners: Int64s = np.array(owners, np.int64)
+        self._sole = _sole_of(self._owners)
         self._changes: list[tuple[int, str, Moves, npt.NDArray[np.bool_]]] = []
 
     @staticmethod
@@ -105,6 +106,17 @@ class Routing:
         while self._changes and not frontier.less_equal(self._changes[0][0]):
             _, _, moves, member = self._changes.pop(0)
             self._owners[member] = moves.target
+            self._sole = _sole_of(self._owners)
+
+    @property
+    def sole_owner(self) -> WorkerId | None:
+        """Return the owner of all bins at all times from now on, or None.
+
+        >>> space = BinSpace(1)
+        >>> [Routing(space, initial_owners(space, workers)).sole_owner for workers in (1, 2)]
+        [0, None]
+        """
+        return None if self._changes else self._sole
 
     @property
     def has_pending(self) -> bool:
@@ -121,3 +133,9 @@ class Routing:
             if time < before and member[bin]:
                 owner = moves.target
         return WorkerId(owner)
+
+
+def _sole_of(owners: Int64s) -> WorkerId | None:
+    """Return the owner of all bins, or None; a flow without keys has no bins."""
+    distinct = np.unique(owners)
+    return WorkerId(int(distinct[0])) if len(distinct) == 1 else None

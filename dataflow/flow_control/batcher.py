@@ -2,10 +2,11 @@
 
 Guarantees that each worker has at most `in_flight` batches between its batcher and the ends of the
 scope. Batches leave in the total order, once their times are closed. A batch is through when the
-least time at all ends, of all workers, lies behind it in the total order. Invariant: waiting rows
-have a capability; the least waiting batch of all workers waits for no other, so loops do not block
-(I7). Past `max_waiting` bytes of closed times the batcher takes no message, so senders wait; rows
-of open times go to disk (I6). Cost: one sort of the rows.
+least time at all ends, of all workers, lies behind it in the total order. Batches that enter
+together share a number, so steps behind get one message. Invariant: waiting rows have a capability;
+the least waiting batch of all workers waits for no other, so loops do not block (I7). Past
+`max_waiting` bytes of closed times the batcher takes no message; rows of open times go to disk
+(I6). Cost: one sort of the rows.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass
 from itertools import chain
+from math import ceil
 
 from meander.dataflow.flow_control.batch_numbers import BatchNumbers
 from meander.dataflow.flow_control.batch_size import BatchSize
@@ -33,15 +35,20 @@ from meander.dataflow.records.loop_times import (
 )
 from meander.state.times.time import Time
 
+JOINED_ROWS = 1 << 12
+"""The rows up to which batches share a number in any case, as a message costs as much as these.
+Otherwise half of the batches in flight share one, so that two numbers overlap."""
+
 
 @dataclass(frozen=True, slots=True)
-class AdmittedBatch:
-    """A batch that is not through."""
+class Admitted:
+    """Batches of one number that are not through."""
 
     last: Time
-    """The last time of its rows."""
+    """The last time of their rows."""
+    batches: int
     size: int
-    """What its rows count together."""
+    """What their rows count together."""
     admitted_at: float
     """In seconds of the worker's clock."""
 
@@ -62,7 +69,7 @@ class Batcher(BaseOperator):
         self._clock, self._max_waiting = context.clock, context.max_waiting
         self._size, self._in_flight = size, in_flight
         self._open, self._ready = context.buffer("open"), ready
-        self._numbers, self._admitted = BatchNumbers(), deque[AdmittedBatch]()
+        self._numbers, self._admitted = BatchNumbers(), deque[Admitted]()
         self._capabilities = CapabilitySet()
 
     def schedule(self) -> bool:
@@ -101,13 +108,14 @@ class Batcher(BaseOperator):
         """Forget the batches that are through. Return whether there were any."""
         before = len(self._admitted)
         while self._admitted and self._is_through(self._admitted[0]):
-            batch = self._admitted.popleft()
-            self._size.measure(batch.size, self._clock.monotonic() - batch.admitted_at)
+            done = self._admitted.popleft()
+            seconds = self._clock.monotonic() - done.admitted_at
+            self._size.measure(done.size // done.batches, seconds)
         return len(self._admitted) < before
 
-    def _is_through(self, batch: AdmittedBatch) -> bool:
-        """Return whether the frontiers at all ends have passed a batch in the total order."""
-        time, iterations = outer_time(batch.last), iterations_of(batch.last)
+    def _is_through(self, admitted: Admitted) -> bool:
+        """Return whether the frontiers at all ends have passed batches in the total order."""
+        time, iterations = outer_time(admitted.last), iterations_of(admitted.last)
         passed = (passed_frontier(end(), iterations) for end in self._ends)
         return not any(frontier.less_equal(time) for frontier in passed)
 
@@ -116,30 +124,34 @@ class Batcher(BaseOperator):
         worked = False
         if self._output.blocked():
             return False
-        while len(self._admitted) < self._in_flight:
-            self._close_times()
+        while room := self._in_flight - sum(one.batches for one in self._admitted):
+            joined = max(1, self._in_flight // 2, JOINED_ROWS // self._size.rows)
+            count = self._size.rows * min(room, joined)
+            self._close_times(count)
             waiting = len(self._ready)
-            batch = self._numbers.number(self._ready.take(self._size.rows))
+            rows = self._numbers.number(self._ready.take(count))
             # A row may have no outputs.
-            worked |= bool(batch) or len(self._ready) < waiting
-            if not batch:
+            worked |= bool(rows) or len(self._ready) < waiting
+            if not rows:
                 break
-            self._admit(batch)
+            self._admit(rows, count // self._size.rows)
         return worked
 
-    def _close_times(self) -> None:
-        """Take rows of closed times for a batch."""
+    def _close_times(self, count: int) -> None:
+        """Take rows of closed times, `count` where there are so many."""
         more = True
-        while more and len(self._ready) < self._size.rows:
+        while more and len(self._ready) < count:
             passed, more = self._open.pop_passed(self._input.frontier)
             self._ready.add(passed)
 
-    def _admit(self, batch: list[Rows]) -> None:
-        for rows in batch:
-            time = rows.least_time
-            self._output.send(self._capabilities.capability_for(time), time, rows.batch)
-        size, now = sum(map(self._ready.count, batch)), self._clock.monotonic()
-        self._admitted.append(AdmittedBatch(self._numbers.last, size, now))
+    def _admit(self, rows: list[Rows], most: int) -> None:
+        """Admit rows of one number, as batches of which a heavy row fills `most`."""
+        for some in rows:
+            time = some.least_time
+            self._output.send(self._capabilities.capability_for(time), time, some.batch)
+        size, now = sum(map(self._ready.count, rows)), self._clock.monotonic()
+        batches = min(most, max(1, ceil(size / self._size.rows)))
+        self._admitted.append(Admitted(self._numbers.last, batches, size, now))
 
     def _pending_times(self) -> Iterator[Time]:
         """Yield the least times of the rows that wait, with their numbers."""

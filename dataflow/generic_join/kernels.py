@@ -1,13 +1,43 @@
-"""Compiled loops of lookups: what keys propose, and which proposals an arrangement supports.
+"""Compiled loops of lookups: how much keys propose, what, and which proposals have support.
 
 Rows are in runs of consecutive rows with one key; run q is the rows `firsts[q]` to `ends[q]`. A row
 sees the updates with outer times below `before`. The places of a run's key in a chunk are `starts`
-to `stops`, where values ascend. Cost: the proposals, and per support a galloping search.
+to `stops`, where values ascend. Cost: the proposals, and per support a galloping search. A count
+costs a comparison per update, of `most` at most.
 """
 
 from __future__ import annotations
 
 from meander.state.collections.columns import Int64s, Values, compiled, inlined
+
+
+@compiled
+def count_static(
+    firsts: Int64s, ends: Int64s, starts: Int64s, stops: Int64s, before: Int64s,
+    floor: int, counts: Int64s,
+) -> None:  # fmt: skip
+    """Add to the count of each row the updates of one time and diff 1 that it sees."""
+    for q in range(len(starts)):
+        for row in range(firsts[q], ends[q]):
+            if floor < before[row]:
+                counts[row] += stops[q] - starts[q]
+
+
+@compiled
+def count_dynamic(
+    firsts: Int64s, ends: Int64s, starts: Int64s, stops: Int64s, before: Int64s,
+    times: Int64s, most: int, counts: Int64s,
+) -> None:  # fmt: skip
+    """Add to the count of each row the updates that it sees. A row sees all updates of a key behind
+    the first `most`, whatever their times."""
+    for q in range(len(starts)):
+        last, seen = min(stops[q], starts[q] + most), 0
+        for row in range(firsts[q], ends[q]):
+            if row == firsts[q] or before[row] != before[row - 1]:
+                seen = stops[q] - last
+                for place in range(starts[q], last):
+                    seen += int(times[place, 0] < before[row])
+            counts[row] += seen
 
 
 @compiled

@@ -17,6 +17,9 @@ from meander.state.collections.columns import Int64s, UInt64s
 from meander.state.collections.cursor import Cursor, Span
 from meander.state.collections.kernels import hashes_of
 
+COUNTED = 1 << 10
+"""The updates of a key and layer of which a count compares the times. It counts all others."""
+
 
 @dataclass(frozen=True, slots=True)
 class Proposals:
@@ -53,19 +56,26 @@ class KeyRuns:
         >>> sorted(zip(runs.firsts.tolist(), runs.ends.tolist()))
         [(0, 2), (2, 3), (3, 4)]
         """
-        firsts = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
-        hashes = hashes_of(np.ascontiguousarray(keys[firsts]))
+        begins = np.ones(len(keys), np.bool_)
+        np.not_equal(keys[1:], keys[:-1], out=begins[1:])
+        (firsts,) = begins.nonzero()
+        ends = np.full(len(firsts), len(keys))
+        ends[:-1] = firsts[1:]
+        hashes = hashes_of(keys[firsts])
         order = np.argsort(hashes)
-        ends = np.append(firsts[1:], len(keys))
         return KeyRuns(hashes[order], firsts[order], ends[order], len(keys))
 
-    def counts(self, cursor: Cursor) -> Int64s:
-        """Return how many updates each row's key has in all, at least as many as it proposes."""
-        found = np.zeros(len(self.hashes), np.int64)
-        for span in cursor.spans(self.hashes):
-            found[span.first : span.first + len(span.starts)] += span.ends - span.starts
-        order = np.argsort(self.firsts)
-        return np.repeat(found[order], (self.ends - self.firsts)[order])
+    def counts(self, cursor: Cursor, before: Int64s) -> Int64s:
+        """Return at least as many updates as each row's key has of times below `before`, and as it
+        proposes; all have the shape (rows,)."""
+        counts = np.zeros(self.rows, np.int64)
+        for span, firsts, ends in self._spans(cursor):
+            chunk, places = span.chunk, (firsts, ends, span.starts, span.ends, before)
+            if span.dynamic:
+                kernels.count_dynamic(*places, chunk.times, COUNTED, counts)
+            else:
+                kernels.count_static(*places, int(chunk.floor[0]), counts)
+        return counts
 
     def proposals(self, cursor: Cursor, before: Int64s) -> Proposals:
         """Return the values of each row's key, of times below `before` (rows,)."""

@@ -80,7 +80,9 @@ class Query:
             free = (node for node in range(len(self.names)) if node not in order)
             # A node with many relations to bound ones has the fewest extensions.
             node = max(free, key=lambda one: len([*self._relations(seed, order, one)]))
-            extensions.append(tuple(self._relations(seed, order, node)))
+            # Where all edges come at one time, these propose nothing, and end the query there.
+            relations = sorted(self._relations(seed, order, node), key=lambda one: not one.before)
+            extensions.append(tuple(relations))
             order.append(node)
         return DeltaQuery(tuple(order), checks, tuple(extensions))
 

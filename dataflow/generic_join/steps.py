@@ -106,7 +106,7 @@ class Count:
         choices, fewest = prefixes.choices.copy(), prefixes.proposals
         fewest = np.full(len(prefixes), np.iinfo(np.int64).max) if fewest is None else fewest.copy()
         for one in self.relations.lookups(batch, prefixes):
-            counts = KeyRuns.of(one.keys).counts(cursors[one.arrangement])
+            counts = KeyRuns.of(one.keys).counts(cursors[one.arrangement], one.limits)
             fewer = counts < fewest[one.rows]
             rows = one.rows[fewer]
             fewest[rows] = counts[fewer]

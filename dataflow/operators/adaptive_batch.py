@@ -15,7 +15,7 @@ from typing import Final
 
 from meander.dataflow.interfaces import Clock
 
-SECONDS: Final = 0.005
+SECONDS: Final = 0.01
 """The target duration of a slice."""
 BYTES: Final = 4 << 20
 """The target bytes of the outputs of a slice."""
@@ -31,7 +31,7 @@ class AdaptiveBatch:
     >>> with batch.measure(16): clock.advance(0.001)
     >>> batch.rows
     32
-    >>> with batch.measure(32): clock.advance(0.16)
+    >>> with batch.measure(32): clock.advance(0.32)
     >>> batch.rows
     1
     >>> with batch.measure(1): batch.count_output(BYTES // 4)

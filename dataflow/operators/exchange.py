@@ -150,6 +150,9 @@ class Exchange(BaseOperator):
         return self._over_limit and bool(self.stash.spill_some())
 
     def _route(self, rows: Rows) -> None:
+        if (sole := self._routing.sole_owner) is not None:
+            self._send_or_queue(sole, _Unsent(rows))
+            return
         batch = rows.batch
         bins = self._routing.space.bins_of(self._hashes_of(batch)) + self._first_bin
         owners = self._routing.destinations(bins, batch.times)
@@ -197,7 +200,8 @@ class Exchange(BaseOperator):
         if (row_bytes := _row_bytes(unsent.rows.batch)) is not None:
             end = first + max(1, MESSAGE_BYTES // (row_bytes + COLUMN_BYTES))
             unsent.first = min(end, len(unsent.rows))
-            rows = unsent.rows.between(first, unsent.first)
+            whole = unsent.first - first == len(unsent.rows)
+            rows = unsent.rows if whole else unsent.rows.between(first, unsent.first)
             return rows.arrivals, rows.batch.with_size(row_bytes * len(rows))
         unsent.first = len(unsent.rows)
         for piece in self._pieces(unsent.rows.batch, first):

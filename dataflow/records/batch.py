@@ -17,11 +17,16 @@ import numpy.typing as npt
 
 from meander.dataflow.records import extra_columns
 from meander.dataflow.records.extra_columns import EVENT_MS, ExtraColumn, ExtraColumns
-from meander.dataflow.records.packing import encoded_size, estimated_size
+from meander.dataflow.records.packing import (
+    decode_own_values,
+    encode_values,
+    encoded_size,
+    estimated_size,
+)
 from meander.state.encoding import codec
 from meander.state.encoding.cells import pick
 from meander.state.encoding.codec import UnencodableError
-from meander.state.encoding.value_columns import ValueColumns, Values, concat_values
+from meander.state.encoding.value_columns import Values, concat_values
 
 Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
@@ -65,7 +70,8 @@ class Batch:
         return Batch(
             self.times[rows], self.origins[rows], self.partitions[rows], self.offsets[rows],
             self.indexes[rows],
-            values.take(rows) if isinstance(values, ValueColumns) else pick(values, chosen),
+            # A check for the abstract type costs ten times that for a list.
+            pick(values, chosen) if isinstance(values, list) else values.take(rows),
             None if self.keys is None else pick(self.keys, chosen),
             None if self.hashes is None else self.hashes[rows],
             self.size * len(rows) // max(len(self), 1), None,
@@ -170,12 +176,15 @@ class Batch:
         """Return the same records with copies of the values, so that a change in place does not
         affect other batches. Unencodable values stay shared."""
         try:
-            if isinstance(self.values, ValueColumns) or codec.all_immutable(self.values):
+            if not isinstance(self.values, list):
                 return self._with(self.values, self.size, None)
-            packed = codec.encode(self.values) if self.packed is None else self.packed
+            values = codec.own_copies(self.values)
+            if values is None:
+                packed = encode_values(self.values) if self.packed is None else self.packed
+                values = decode_own_values(packed)
         except UnencodableError:
-            return self._with([own_value(value) for value in self.values], self.size, self.packed)
-        return self._with(cast(list[object], codec.decode(packed)), self.size, None)
+            values = [own_value(value) for value in self.values]
+        return self._with(values, self.size, None)
 
     @staticmethod
     def concat(batches: list[Batch]) -> Batch:

@@ -8,19 +8,26 @@ second one for a piece that exceeds the bound.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from sys import getsizeof
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import msgpack
 
 from meander.state.encoding import codec
 from meander.state.encoding.codec import UnencodableError
+from meander.state.encoding.field_columns import from_columns, to_columns
 from meander.state.encoding.value_columns import ValueColumns, Values, is_encoded_columns
 
 PIECE_BYTES: Final = 256 << 10
 """The most bytes of a piece of several values."""
 PIECE_VALUES: Final = 1024
 """The most values of a piece of a list."""
+_OBJECTS: Final = b"\xc1\0"
+"""The first bytes of pieces of values of which some are field columns. Value columns are one at
+least, so they begin otherwise."""
+_ONE: Final = len(_OBJECTS) + 1
+"""The bytes before the field columns of a single piece."""
 SAMPLE: Final = 16
 """The number of values in a sample that estimates the size of all."""
 Refuse = Callable[[int, Exception], None]
@@ -51,7 +58,7 @@ def pack(
     """
     left = len(values) - first
     estimate = PIECE_BYTES * left // max(1, estimated_size(values, first))
-    most = left if isinstance(values, ValueColumns) else PIECE_VALUES
+    most = PIECE_VALUES if isinstance(values, list) else left
     max_rows = max(1, min(most, estimate))
     while first < len(values):
         rows = range(first, min(first + max_rows, len(values)))
@@ -76,11 +83,15 @@ def pack(
 def join_packed(parts: Sequence[PackedValues]) -> bytes:
     """Return the encoded form of all values of some pieces.
 
-    >>> codec.decode(join_packed([*pack(["a", "b", "c"], print)]))
+    >>> decode_values(join_packed([*pack(["a", "b", "c"], print)]))
     ['a', 'b', 'c']
     """
     if len(parts) == 1:
         return parts[0].data
+    if any(part.data.startswith(_OBJECTS) for part in parts):
+        bodies = (memoryview(part.data) for part in parts)
+        items = (body[_ONE:] if body[:1] == _OBJECTS[:1] else body for body in bodies)
+        return b"".join((_OBJECTS, _head(len(parts)), *items))
     if parts and is_encoded_columns(parts[0].data):
         return ValueColumns.concat([ValueColumns.decode(part.data) for part in parts]).encode()
     bodies = (memoryview(part.data)[len(_head(len(part.rows))) :] for part in parts)
@@ -88,16 +99,24 @@ def join_packed(parts: Sequence[PackedValues]) -> bytes:
 
 
 def encode_values(values: Values) -> bytes:
-    r"""Encode values as a list, or as columns. Raise UnencodableError or ValueError.
+    r"""Encode values as a list, as columns, or several objects of one class as field columns. Raise
+    UnencodableError or ValueError.
 
     >>> encode_values([1]), decode_values(encode_values([1]))
     (b'\x91\x01', [1])
     """
-    return values.encode() if isinstance(values, ValueColumns) else codec.encode(values)
+    if not isinstance(values, list):
+        return values.encode()
+    # The error about a single value names its fields.
+    if len(values) > 1 and (columns := to_columns(values)) is not None:
+        return _OBJECTS + codec.encode([columns])
+    return codec.encode(values)
 
 
 def decode_values(data: bytes) -> Values:
     """Decode values of another process strictly, as `codec.decode_strict` does."""
+    if data.startswith(_OBJECTS):
+        return _from_items(codec.decode_strict(data[len(_OBJECTS) :]))
     if is_encoded_columns(data):
         return ValueColumns.decode(data)
     values = codec.decode_strict(data)
@@ -106,13 +125,28 @@ def decode_values(data: bytes) -> Values:
     return values
 
 
+def decode_own_values(data: bytes) -> list[object]:
+    """Decode values that this process has encoded from a list."""
+    if data.startswith(_OBJECTS):
+        return _from_items(codec.decode(data[len(_OBJECTS) :]))
+    return cast(list[object], codec.decode(data))
+
+
+def _from_items(items: object) -> list[object]:
+    """Return the values of pieces: each a list, or the field columns of objects."""
+    if type(items) is not list:
+        raise ValueError("its pieces of values are not a list")
+    parts = (one if type(one) is list else from_columns(one) for one in items)
+    return list(chain.from_iterable(parts))
+
+
 def encoded_size(values: Values) -> int:
     """Return about the bytes of encoded values. An unencodable value counts its bytes in memory.
 
     >>> encoded_size(["a", "bc"])
     6
     """
-    if isinstance(values, ValueColumns):
+    if not isinstance(values, list):
         return values.nbytes
     refused: list[int] = []
     size = sum(piece.size for piece in pack(values, lambda row, _: refused.append(row)))
@@ -123,18 +157,32 @@ def estimated_size(values: Values, first: int = 0) -> int:
     """Estimate `encoded_size` of the values from `first` on by a sample, which ends where it is
     large."""
     left = len(values) - first
-    if isinstance(values, ValueColumns):
+    if not isinstance(values, list):
         return values.nbytes * left // max(1, len(values))
-    sampled = size = 0
-    for row in range(first, len(values), 1 + left // SAMPLE):
+    sample = values[first :: 1 + left // SAMPLE]
+    if not sample:
+        return 0
+    size = _size(sample[0])
+    if size <= PIECE_BYTES // SAMPLE:
         try:
-            size += len(codec.encode(values[row]))
+            return len(encode_values(sample)) * left // len(sample)
         except (UnencodableError, ValueError):
-            size += getsizeof(values[row])
-        sampled += 1
+            """Some of them have a size in memory alone."""
+    sampled = 1
+    for value in sample[1:]:
         if size > PIECE_BYTES:
             break
-    return size * left // max(1, sampled)
+        size += _size(value)
+        sampled += 1
+    return size * left // sampled
+
+
+def _size(value: object) -> int:
+    """Return the bytes of an encoded value, those in memory of an unencodable one."""
+    try:
+        return len(codec.encode(value))
+    except (UnencodableError, ValueError):
+        return getsizeof(value)
 
 
 def _head(length: int) -> bytes:

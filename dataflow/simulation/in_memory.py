@@ -27,6 +27,7 @@ from meander.dataflow.interfaces import (
     SourceSpec,
 )
 from meander.dataflow.records.batch import Batch
+from meander.schemas.dead_letter import OriginalRecord
 from meander.schemas.row_error import RowError
 from meander.state.encoding import codec
 from meander.state.keys.ids import WorkerId
@@ -370,6 +371,9 @@ class DeadLetter:
     """The topic of the record; '' for a timer, and for a source beside Kafka."""
     partition_name: str = ""
     """The name of the partition of a source beside Kafka, such as the path of a file."""
+    original: OriginalRecord | None = None
+    """The record on its topic: key, bytes, headers and timestamp. None for a timer, for a source
+    beside Kafka, and outside a `TestFlow`."""
 
     def __repr__(self) -> str:
         names = [one.name for one in fields(self) if one.name != "time"]

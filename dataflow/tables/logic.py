@@ -96,7 +96,7 @@ class TableJoin:
                     if not keeps_unmatched:
                         continue
                     held = None
-                elif type(held) is codec.Sealed or not as_is:
+                elif type(held) in codec.SEALS or not as_is:
                     held = unseal(held)
                 result = step(value, held)
             except failure() as error:

@@ -28,7 +28,6 @@ class Folding:
 
     def __init__(self, fold: ColumnFold) -> None:
         self._fold, self._dtypes = fold, fold.layout.dtypes
-        self._is_number = fold.layout.numbers and len(self._dtypes) == 1
 
     def new(self, count: int) -> Columns:
         """Return the states of some groups without records."""
@@ -66,13 +65,7 @@ class Folding:
 
     def results(self, states: Columns) -> list[object]:
         """Return the result of each state."""
-        if self._fold.result is not None:
-            found: list[object] = self._fold.result(states).tolist()
-            if len(found) != len(states[0]):
-                raise ValueError(f"the fold has {len(found)} results for {len(states[0])} windows")
-            return found
-        parts = [column.tolist() for column in states]
-        return parts[0] if self._is_number else list(zip(*parts, strict=True))
+        return self._fold.results(states)
 
     def _fitted(self, columns: Columns, count: int) -> Columns:
         fitted = tuple(map(fit_column, columns, self._dtypes))

@@ -6,16 +6,17 @@ Invariant: a free slot holds `ABSENT`. Cost: native code weighs states that nest
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain
 from operator import itemgetter
 from sys import getsizeof
-from typing import Final, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from meander.state.encoding.codec import Sealed
+from meander.state.encoding.codec import ATOMS, Sealed, SealedCopy
+from meander.state.encoding.named_types import IN_USE
 from meander.state.encoding.record import Record
 
 T = TypeVar("T")
@@ -28,8 +29,8 @@ EncodedState = bytes | None
 """The bytes of a key's state; None for a key without a state, such as a forgotten one."""
 
 _NESTING: Final[frozenset[type]] = frozenset({tuple, frozenset, Record})
-_WEIGHED: Final[frozenset[type]] = _NESTING | {Sealed}
-_ONLY_TUPLES: Final[frozenset[type]] = frozenset({tuple})
+_SIMPLE: Final[frozenset[type]] = ATOMS | {type(ABSENT)}
+_FLAT: Final[frozenset[type]] = _SIMPLE | {tuple}
 
 
 def without_none(states: Sequence[EncodedState]) -> tuple[list[bytes], list[int]]:
@@ -146,23 +147,41 @@ class SealedCells:
         return _weigh_all(pick(self.states, list(set(slots.tolist()))))
 
 
-def weigh(state: object) -> int:
+def weigh(state: Any) -> int:  # noqa: ANN401 (it asks for the type)
     """Return the bytes of a sealed state in memory, with the objects that it shares."""
-    if type(state) is Sealed:
+    kind = type(state)
+    if kind in _NESTING:
+        return getsizeof(state) + _weigh_parts(state)
+    if kind is Sealed:
         return getsizeof(state) + getsizeof(state.data)
-    if isinstance(state, tuple | frozenset):
-        nested = not _NESTING.isdisjoint(map(type, state))
-        return getsizeof(state) + sum(map(weigh, state) if nested else map(getsizeof, state))
-    return getsizeof(state)
+    if kind is SealedCopy:
+        # The same state is weighed before its next change.
+        state.weight = state.weight or getsizeof(state) + weigh(state.value)
+        return cast(int, state.weight)
+    shape = IN_USE.shapes.get(kind)
+    if shape is None:
+        return getsizeof(state)
+    attributes = getsizeof(vars(state)) if shape.has_more is not None else 0
+    return getsizeof(state) + attributes + _weigh_parts(shape.values(state))
+
+
+def _weigh_parts(parts: Collection[object]) -> int:
+    if ATOMS.issuperset(map(type, parts)):
+        return sum(map(getsizeof, parts))
+    kinds = {*map(type, parts)}
+    shape = IN_USE.shapes.get(kinds.pop()) if len(kinds) == 1 else None
+    if shape is None or shape.has_more is not None:
+        return sum(map(weigh, parts))
+    return sum(map(getsizeof, parts)) + _weigh_parts([*chain(*map(shape.values, parts))])
 
 
 def _weigh_all(states: Sequence[object]) -> int:
     """Return the sum of `weigh` over states, in native code where they nest one level at most."""
-    if _WEIGHED.isdisjoint(map(type, states)):
-        return sum(map(getsizeof, states))
-    if _ONLY_TUPLES.issuperset(map(type, states)):
-        parts = list(chain.from_iterable(cast(Sequence[tuple[object, ...]], states)))
-        if _WEIGHED.isdisjoint(map(type, parts)):
+    kinds = {*map(type, states)}
+    if kinds <= _FLAT:
+        tuples = (state for state in states if type(state) is tuple) if tuple in kinds else ()
+        parts = list(chain.from_iterable(tuples))
+        if _SIMPLE.issuperset(map(type, parts)):
             return sum(map(getsizeof, states)) + sum(map(getsizeof, parts))
     return sum(map(weigh, states))
 

@@ -4,8 +4,8 @@ Invariant: `decode(encode(v))` equals `v`, type for type (I4). The codec accepts
 the plain ones and those that the flow names (`named_types`), and refuses any other by name. A set
 is written in the order of its elements' bytes. The codec writes a type that msgpack lacks as an
 array. The first item, an empty extension, tells how to build the value from the rest. Memory holds
-*sealed* states: values that cannot change in place, or bytes. Cost: one or two look-ups seal a
-number, a string or a flat tuple; nothing is copied.
+*sealed* states: values that cannot change in place, copies or bytes. Cost: one or two look-ups seal
+a number, a string or a flat tuple; nothing is copied.
 """
 
 from __future__ import annotations
@@ -24,14 +24,17 @@ import msgpack
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import forms, named_types
 from meander.state.encoding.canonical import STABLE, canonical
+from meander.state.encoding.named_types import IN_USE
 from meander.state.encoding.record import Record
+from meander.state.encoding.shapes import Shape
 
 MAX_DEPTH: Final = 128
 """The most containers within containers."""
 
-_ATOMS: Final[frozenset[type]] = frozenset(
+ATOMS: Final[frozenset[type]] = frozenset(
     {type(None), bool, int, float, str, bytes, date, timedelta, Decimal, *forms.IMMUTABLE}
 )
+"""The types of values without others within."""
 _COLLECTIONS: Final[frozenset[type]] = frozenset({tuple, list, set, frozenset, Record})
 
 _FIXED: Final[frozenset[type]] = frozenset({tuple, frozenset, Record})
@@ -77,6 +80,26 @@ class Sealed:
 
     def __init__(self, data: bytes) -> None:
         self.data = data
+
+
+class SealedCopy:
+    """A sealed state that holds a copy to which no user has a reference, as the copy of an object
+    with a shape costs a fifth of its bytes; or a value with such objects that cannot change."""
+
+    __slots__ = ("fixed", "value", "weight")
+
+    def __init__(self, value: object, fixed: bool) -> None:
+        self.value, self.fixed = value, fixed
+        self.weight = 0
+        """The bytes in memory, 0 while unknown."""
+
+
+SEALS: Final[frozenset[type]] = frozenset({Sealed, SealedCopy})
+"""The types of sealed states that stand for another value."""
+_MUST_WALK: Final = object()
+"""Stands for a value of which only a walk can tell."""
+_COPY_DEPTH: Final = 4
+"""The most tuples and objects within each other that are copied, and not encoded."""
 
 
 def encode(value: object) -> bytes:
@@ -127,14 +150,18 @@ def encode_keys(values: Sequence[object]) -> list[bytes]:
 
 
 def seal(value: object) -> object:
-    """Return the value itself where it cannot change in place, else its present bytes.
+    """Return the value itself where it has no parts that can change in place, else a copy or its
+    present bytes.
 
     >>> seal((3, 1.5)), type(seal([3])).__name__
     ((3, 1.5), 'Sealed')
     """
-    if is_immutable(value):
+    if _is_flat(value):
         return value
-    return Sealed(_local.pack(value))
+    copy = _copy(value, 0)
+    if copy is not _MUST_WALK:
+        return SealedCopy(copy, copy is value)
+    return value if _inspect(value, ()) else Sealed(_local.pack(value))
 
 
 def is_immutable(value: object) -> bool:
@@ -143,12 +170,72 @@ def is_immutable(value: object) -> bool:
     >>> is_immutable((3, "a")), is_immutable((3, []))
     (True, False)
     """
-    return _is_flat(value) or _inspect(value, ())
+    copy = _copy(value, 0)
+    return copy is value or (copy is _MUST_WALK and _inspect(value, ()))
 
 
-def all_immutable(values: Sequence[object]) -> bool:
-    """Return whether no value can change in place, in native code where all are atoms."""
-    return _ATOMS.issuperset(map(type, values)) or all(map(is_immutable, values))
+def own_copies(values: list[object]) -> list[object] | None:
+    """Return values that no other reference can change in place, each itself or a copy of it; None
+    where that takes their bytes.
+
+    >>> own_copies(["a", (7, 2.5)]), own_copies([[7]])
+    (['a', (7, 2.5)], None)
+    """
+    if ATOMS.issuperset(map(type, values)):
+        return values
+    if (shape := _common_shape(values)) is not None:
+        return values if shape.fixed else list(map(shape.copy, values))
+    copies = list[object]()
+    for value in values:
+        copy = _copy(value, 0)
+        if copy is _MUST_WALK:
+            return None
+        copies.append(copy)
+    return copies
+
+
+def _common_shape(values: Sequence[object]) -> Shape | None:
+    """Return the shape of the objects of one class whose fields hold atoms alone."""
+    kind = type(values[0]) if values else object
+    shape = IN_USE.shapes.get(kind)
+    if shape is None or shape.has_more is not None or {*map(type, values)} != {kind}:
+        return None
+    fields = chain.from_iterable(map(shape.values, values))
+    return shape if ATOMS.issuperset(map(type, fields)) else None
+
+
+def _copy(value: Any, depth: int) -> object:  # noqa: ANN401 (it asks for the type)
+    """Return a value itself where it cannot change in place, a copy where only objects with shapes
+    can, and else `_MUST_WALK`."""
+    kind = type(value)
+    if kind in ATOMS:
+        return value
+    if kind is tuple:
+        return value if ATOMS.issuperset(map(type, value)) else _copy_tuple(value, depth)
+    if kind is datetime:
+        return value if _is_datetime(value) else _MUST_WALK
+    shape = IN_USE.shapes.get(kind)
+    if shape is None or (shape.has_more is not None and shape.has_more(value)):
+        return _MUST_WALK
+    fields = shape.values(value)
+    if not ATOMS.issuperset(map(type, fields)) and _copy_tuple(fields, depth) is not fields:
+        return _MUST_WALK
+    return value if shape.fixed else shape.copy(value)
+
+
+def _copy_tuple(items: tuple[object, ...], depth: int) -> object:
+    if depth == _COPY_DEPTH:
+        return _MUST_WALK
+    if len(items) > 1 and (shape := _common_shape(items)) is not None:
+        return items if shape.fixed else tuple(map(shape.copy, items))
+    copies, same = list[object](), True
+    for item in items:
+        copy = _copy(item, depth + 1)
+        if copy is _MUST_WALK:
+            return copy
+        same &= copy is item
+        copies.append(copy)
+    return items if same else tuple(copies)
 
 
 def unseal(sealed: object) -> object:
@@ -157,6 +244,8 @@ def unseal(sealed: object) -> object:
     >>> unseal(seal([3]))
     [3]
     """
+    if type(sealed) is SealedCopy:
+        return sealed.value if sealed.fixed else _copy(sealed.value, 0)
     return decode(sealed.data) if type(sealed) is Sealed else sealed
 
 
@@ -166,8 +255,10 @@ def encode_sealed(sealed: object) -> bytes:
     >>> encode_sealed(seal([3])) == encode([3])
     True
     """
+    if type(sealed) is Sealed:
+        return sealed.data
     # `seal` has checked each state that is not bytes.
-    return sealed.data if type(sealed) is Sealed else _local.pack(sealed)
+    return _local.pack(sealed.value if type(sealed) is SealedCopy else sealed)
 
 
 def decode(data: bytes) -> object:
@@ -254,8 +345,8 @@ DEFINED: Final = f"{PLAIN.name} of "
 def _is_flat(value: object) -> bool:
     """Return whether a value is an atom or a flat tuple, as most values are."""
     if type(value) is tuple:
-        return _ATOMS.issuperset(map(type, value))
-    return type(value) in _ATOMS
+        return ATOMS.issuperset(map(type, value))
+    return type(value) in ATOMS
 
 
 def _is_canonical(value: object) -> bool:
@@ -270,23 +361,26 @@ def _inspect(value: object, path: tuple[object, ...]) -> bool:
     """Raise UnencodableError for a value that is not plain; return whether it is immutable at every
     depth."""
     kind = type(value)
-    if kind in _ATOMS:
+    if kind in ATOMS:
         return True
     if len(path) >= MAX_DEPTH:
         raise UnencodableError(path, f"it nests more than {MAX_DEPTH} levels, or contains itself")
     if kind in _COLLECTIONS:
         return _inspect_items(cast(Collection[object], value), path)
     if type(value) is dict:
-        if not _ATOMS.issuperset(map(type, chain(value, value.values()))):
+        if not ATOMS.issuperset(map(type, chain(value, value.values()))):
             for key, item in value.items():
                 _inspect(key, (*path, key))
                 _inspect(item, (*path, key))
         return False
-    if type(value) is datetime:
-        kind = type(value.tzinfo)
-        if value.tzinfo is None or kind is timezone or forms.is_zoned(value):
-            return True
+    if type(value) is datetime and _is_datetime(value):
+        return True
     return _inspect_form(value, path)
+
+
+def _is_datetime(value: datetime) -> bool:
+    """Return whether a datetime has a zone that the codec accepts, or none."""
+    return value.tzinfo is None or type(value.tzinfo) is timezone or forms.is_zoned(value)
 
 
 def _inspect_form(value: object, path: tuple[object, ...]) -> bool:
@@ -297,12 +391,23 @@ def _inspect_form(value: object, path: tuple[object, ...]) -> bool:
             named_types.factory_name(value)
         except ValueError as error:
             raise UnencodableError(path, str(error), "give it a class") from None
+    shape = IN_USE.shapes.get(type(value))
+    if shape is not None and (shape.has_more is None or not shape.has_more(value)):
+        return _inspect_fields(shape, value, path)
     items = form.items(value)
-    if not _ATOMS.issuperset(map(type, chain(items, items.values()))):
+    if not ATOMS.issuperset(map(type, chain(items, items.values()))):
         for label, item in items.items():
             _inspect(label, (*path, label))
             _inspect(item, (*path, label))
     return form.immutable
+
+
+def _inspect_fields(shape: Shape, value: object, path: tuple[object, ...]) -> bool:
+    fields, fixed = shape.values(value), shape.fixed
+    if not ATOMS.issuperset(map(type, fields)):
+        for name, field in zip(shape.names, fields, strict=True):
+            fixed &= _inspect(field, (*path, name))
+    return fixed
 
 
 def _unencodable(kind: type, path: tuple[object, ...]) -> UnencodableError:
@@ -318,7 +423,7 @@ def _unencodable(kind: type, path: tuple[object, ...]) -> UnencodableError:
 
 def _inspect_items(items: Collection[object], path: tuple[object, ...]) -> bool:
     fixed = type(items) in _FIXED
-    if not _ATOMS.issuperset(map(type, items)):
+    if not ATOMS.issuperset(map(type, items)):
         ordered = isinstance(items, (list, tuple))
         for index, item in enumerate(items):
             fixed &= _inspect(item, (*path, index if ordered else item))

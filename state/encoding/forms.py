@@ -74,8 +74,15 @@ def zoned_parts(value: datetime) -> list[object]:
 
 
 def _scalar_parts(value: np.generic) -> list[object]:
-    text = isinstance(value, np.str_ | np.bytes_)
-    return [_SCALAR_NAMES[type(value)], value.item() if text else value.tobytes()]
+    # `item` and `tobytes` of a text or of bytes drop zeros at the end.
+    match value:
+        case np.str_():
+            data: object = str.__str__(value)
+        case np.bytes_():
+            data = bytes(value)
+        case _:
+            data = value.tobytes()
+    return [_SCALAR_NAMES[type(value)], data]
 
 
 def scalar(parts: list[Any]) -> np.generic:

@@ -21,6 +21,7 @@ import msgspec
 
 from meander.schemas.errors import SetupError
 from meander.state.encoding.forms import DEFAULTDICT, FACTORIES, FORMS, NAMED, Canonical, Form
+from meander.state.encoding.shapes import Shape, shape_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -67,6 +68,8 @@ class NamedTypes:
     def __init__(self, kinds: Iterable[type] = ()) -> None:
         """Raise SetupError for a class that no form describes, or two classes of one name."""
         self.by_type: dict[type, NamedType] = {}
+        self.shapes: dict[type, Shape] = {}
+        """The shapes of those classes that have one."""
         self._by_name: dict[str, NamedType] = {}
         for kind in dict.fromkeys(kinds):
             named = describe(kind)
@@ -84,6 +87,8 @@ class NamedTypes:
                     "rename one of them, as records carry the name alone",
                 )
             self.by_type[kind] = named
+            if (shape := shape_of(kind)) is not None:
+                self.shapes[kind] = shape
 
     def form(self, kind: type) -> Form | None:
         """Return the form of a class, or None for an unnamed one."""
@@ -106,24 +111,27 @@ class NamedTypes:
 @dataclass(slots=True)
 class _InUse:
     types: NamedTypes
+    shapes: dict[type, Shape]
+    """Those of the classes, where a state needs them at once."""
 
 
-_in_use: Final = _InUse(NamedTypes())
+IN_USE: Final = _InUse(NamedTypes(), {})
+"""The classes that the codec knows, and their shapes."""
 
 
 def use(types: NamedTypes) -> None:
     """Let the codec of this process know the classes of a flow, and no others."""
-    _in_use.types = types
+    IN_USE.types, IN_USE.shapes = types, types.shapes
 
 
 def in_use() -> NamedTypes:
     """Return the classes that the codec knows."""
-    return _in_use.types
+    return IN_USE.types
 
 
 def form_of(kind: type) -> Form | None:
     """Return how values of a type become arrays, or None where no form describes it."""
-    form = FORMS.get(kind) or _in_use.types.form(kind)
+    form = FORMS.get(kind) or IN_USE.types.form(kind)
     return _DEFAULTDICT if form is None and kind is defaultdict else form
 
 
@@ -136,7 +144,7 @@ def factory_name(value: defaultdict[Any, Any]) -> str | None:
         name: str = factory.__name__
         if FACTORIES.get(name) is factory:
             return name
-        if (named := _in_use.types.by_type.get(factory)) is not None:
+        if (named := IN_USE.types.by_type.get(factory)) is not None:
             return named.name
     raise ValueError(
         f"its default_factory is {factory!r}, and only a plain type or one of the flow's returns"

@@ -46,9 +46,9 @@ class ValueColumns(Sequence[object]):
     def __post_init__(self) -> None:
         if not 1 <= len(self.columns) <= _MAX_COLUMNS:
             raise ValueError(f"values have 1 to {_MAX_COLUMNS} columns, not {len(self.columns)}")
-        shape = (len(self),)
+        shape = (len(self.columns[0]),)
         for column in self.columns:
-            if _kind(column) is None or column.shape != shape:
+            if column.shape != shape or _kind(column) is None:
                 name = "objects" if isinstance(column, ObjectColumn) else column.dtype
                 raise ValueError(f"a column of {name} and shape {column.shape} beside {shape}")
 
@@ -177,7 +177,10 @@ def concat_values(parts: Sequence[Values]) -> Values:
 
 
 def _kind(column: Column) -> str | None:
-    return _OBJECTS if isinstance(column, ObjectColumn) else _KINDS.get(column.dtype)
+    # Each batch asks for it, and a check of an abstract class takes ten times as long.
+    if type(column) is np.ndarray:
+        return _KINDS.get(column.dtype)
+    return _OBJECTS if isinstance(column, ObjectColumn) else None
 
 
 def _concatenated(columns: Sequence[Column]) -> Column:

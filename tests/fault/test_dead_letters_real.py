@@ -74,7 +74,7 @@ counts = asked.key_by(key).fold("count", Count, count)
 counts.sink(KafkaSink("{prefix}counts", key=typed(Word)))
 asked.key_by(key).process("remind", int, remind, reminder).sink(KafkaSink("{prefix}counts"))
 """
-LATE = "LATE"
+LATE, START = "LATE", 1_700_000_000_000
 BAD, UNREADABLE = [f"bad{n}" for n in range(30)], b"\xff"
 
 
@@ -83,6 +83,8 @@ class AskedFlow:
 
     def __init__(self, broker: Broker, prefix: str, folder: Path, bound: str = "None") -> None:
         self._broker, self._prefix, self._folder = broker, prefix, folder
+        self._fed = dict[bytes, int]()
+        """The number of each word within its feed."""
         self.mended = folder / "mended"
         self.module = folder / "asked.py"
         text = FLOW.format(prefix=prefix, mended=str(self.mended), bound=bound, late=LATE)
@@ -92,7 +94,10 @@ class AskedFlow:
 
     def feed(self, words: Sequence[str | bytes]) -> None:
         data = [word.encode() if isinstance(word, str) else word for word in words]
-        records = [Record(word, b"k", n % 2, 1_700_000_000_000 + n) for n, word in enumerate(data)]
+        records = [
+            Record(word, b"k", n % 2, START + n, [("n", b"%d" % n)]) for n, word in enumerate(data)
+        ]
+        self._fed |= {word: n for n, word in enumerate(data)}
         produce(self._broker.bootstrap, self._prefix + "words", records)
 
     def counts(self) -> dict[str, int]:
@@ -115,6 +120,12 @@ class AskedFlow:
         assert done.code == code, done.err
         return [json.loads(line) for line in done.out.splitlines()]
 
+    def holds(self, original: object) -> bool:
+        """Whether a record was fed as it is: with its key, headers and timestamp."""
+        assert isinstance(original, dict), original
+        n = self._fed[str(original.pop("value")).encode()]
+        return original == {"key": "k", "headers": [["n", str(n)]], "time_ms": START + n}
+
     def run(self, *options: str) -> list[str]:
         return ["run", str(self.module), "--prefix", self._prefix, *options]
 
@@ -134,6 +145,9 @@ def test_calls_and_dead_letters_outlive_a_killed_worker(
         asked.until_counted([*first, *second])
         listed = Counter(str(one["operator"]) for one in asked.command("asked"))
         assert listed == {"ask": len(BAD), "remind": 1, f"source {prefix}words": 1}
+        # A letter that is written again after the recovery carries its record as well.
+        carried = asked.command("show", "asked", "--operator", "ask", "--no-original")
+        assert all(asked.holds(one["original"]) for one in carried), carried
         (timer,) = asked.command("show", "asked", "--operator", "remind", "--limit", "1")
         assert timer["kind"] == "timer"
         assert json.loads(str(timer["key"])) == {"text": LATE}

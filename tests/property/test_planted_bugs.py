@@ -90,7 +90,7 @@ _call = Process._call
 
 
 def _half_done(process: Any, *called: Any) -> None:
-    *_, context, _, _ = called
+    *_, context, _, _, _ = called
     if _call(process, *called) is not None:
         context._timers.clear()
 

@@ -217,7 +217,7 @@ SHOWN = {
     "repeats count for the latest execution alone": 25,
     "results from before a cut, of earlier executions, come again": 14,
     "results of a bin that came leave while those of before have not": 12,
-    "a transaction does not wait for dead letters": 30,
+    "a transaction does not wait for dead letters": 18,
     "a transaction counts that comes again in part": 1,
     "what sinks let go of before a cut comes again": 1,
 }  # fmt: skip

@@ -9,14 +9,9 @@ from dataclasses import dataclass, field
 
 from meander.app.common.output import CommandOutput, at_millis
 from meander.connectors.topics.dead_letter_replay import ReplayCounts, Selection
-from meander.connectors.topics.dead_letters import (
-    DeadLetterRecord,
-    ReadHeaders,
-    RecordPlace,
-    ReplayMark,
-)
-from meander.connectors.topics.original_records import OriginalRecord
+from meander.connectors.topics.dead_letters import DeadLetterRecord, ReplayMark
 from meander.dataflow.metrics.counters import counted
+from meander.schemas.dead_letter import OriginalRecord, ReadHeaders, RecordPlace
 
 FIELDS = ["operator", "reason", "count", "replayed", "first", "last", "partitions"]
 """The fields of a JSON line. The table leaves out some, so that a reason has room within 80
@@ -106,9 +101,12 @@ def show_letters(
     marked: set[int],
     originals: Mapping[RecordPlace, OriginalRecord],
 ) -> None:
-    """Print dead letters as a whole, each with its original record where that is known."""
+    """Print dead letters as a whole, each with its original record where that is known. `originals`
+    has records that dead letters do not carry."""
     for one in letters:
-        original = None if one.place is None else originals.get(one.place)
+        original = one.original
+        if original is None and one.place is not None:
+            original = originals.get(one.place)
         if output.as_json:
             output.line(_fields(one, one.offset in marked, original))
         else:
@@ -146,7 +144,7 @@ def report_replay(
         )
     if done.gone:
         have = "has" if done.gone == 1 else "have"
-        output.say(f"{done.gone:,} {have} no record any more on the topics that they came from")
+        output.say(f"{done.gone:,} {have} no record any more, in the dead letter or on its topic")
 
 
 def _fields(
@@ -169,6 +167,7 @@ def _fields(
         "value": _json(one.value),
         "headers": _json_headers(one.headers),
         "trace": one.trace,
+        "not_carried": one.not_carried or None,
         "original": None if original is None else {
             "key": _json(original.key),
             "value": _json(original.value),
@@ -215,8 +214,9 @@ def _text(one: DeadLetterRecord, replayed: bool, original: OriginalRecord | None
             f"            {_shown(original.value)}",
             *(f"            {name}: {_shown(value)}" for name, value in original.headers),
         ]
-    elif one.place is not None and not one.whole:
-        lines.append("  original  not read, or gone from its topic")
+    elif one.place is not None:
+        lines.append("  original  not carried, and not read from its topic")
+        lines += [f"            {one.not_carried}"] if one.not_carried else []
     lines += [f"  {line}" for line in one.trace.splitlines()]
     return "\n".join(lines)
 

@@ -1,12 +1,13 @@
 """The steps of collections that need no state: ingest, map, concat, and changes.
 
 Guarantees that each update passes in the turn of its arrival, at its own time. Functions of a user
-take whole columns, except those that read the records of a stream. Cost: one call per batch.
+take whole columns, except those that read the records of a stream. Small messages of equal
+iterations pass as one. Cost: one call per batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any, cast
@@ -22,8 +23,9 @@ from meander.dataflow.operators.collection.updates import (
     key_hashes,
 )
 from meander.dataflow.operators.error_policy import Guard, failure, safe_repr
-from meander.dataflow.operators.ports import BaseOperator, InputPort, OutputPort
+from meander.dataflow.operators.ports import BaseOperator, InputPort, Message, OutputPort
 from meander.dataflow.records.batch import Batch
+from meander.dataflow.records.loop_times import iterations_of, outer_time
 from meander.state.collections.columns import Int64s
 from meander.state.encoding.object_column import ObjectColumn
 from meander.state.encoding.value_columns import Column, ValueColumns
@@ -35,6 +37,8 @@ ReadRow = Callable[[Any], Row]
 Turn = Callable[[Batch], Batch]
 """From a batch that an operator receives to one that it sends."""
 _ROWS = {tuple, list}
+JOINED_ROWS = 1 << 14
+"""The most rows of several messages that pass as one. A call for more is cheap beside its rows."""
 
 
 class Pass(BaseOperator):
@@ -47,14 +51,33 @@ class Pass(BaseOperator):
         """Pass batches on, unless earlier ones still wait. Return whether any passed."""
         passed = False
         for port in self._inputs if not self._output.blocked() else ():
-            for message in port.drain():
+            for run in _runs(port.drain()):
                 passed = True
-                assert isinstance(message.payload, Batch)
-                with self._output.mint(message) as capability:
-                    batch = self._turn(message.payload)
+                least = min(run, key=_outer_time)
+                with self._output.mint(least) as capability:
+                    batch = self._turn(Batch.concat([cast(Batch, one.payload) for one in run]))
                     if len(batch):
-                        self._output.send(capability, message.time, batch)
+                        self._output.send(capability, least.time, batch)
         return passed
+
+
+def _runs(messages: Iterator[Message]) -> Iterator[list[Message]]:
+    """Yield messages in runs of equal iterations, with up to `JOINED_ROWS` rows or one message."""
+    run, rows = list[Message](), 0
+    for message in messages:
+        assert isinstance(message.payload, Batch)
+        rows += len(message.payload)
+        same = not run or iterations_of(run[0].time) == iterations_of(message.time)
+        if run and (rows > JOINED_ROWS or not same):
+            yield run
+            run, rows = [], len(message.payload)
+        run.append(message)
+    if run:
+        yield run
+
+
+def _outer_time(message: Message) -> int:
+    return outer_time(message.time)
 
 
 def ingest(read: ReadRow, row_type: RowType, guard: Guard) -> Turn:

@@ -127,6 +127,9 @@ def columns_of(batch: Batch) -> tuple[Column, Column, Int64s]:
 def owned(column: Int64s) -> Int64s:
     """Return a column as compiled loops know columns: contiguous and writable."""
     # Columns from the wire cannot be written. Compiled loops would compile once more for them.
+    flags = column.flags
+    if flags.c_contiguous and flags.writeable:
+        return column
     return np.require(column, requirements=["C", "W"])
 
 

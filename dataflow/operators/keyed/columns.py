@@ -63,6 +63,20 @@ def last(of: str | None = None) -> ColumnFold:
     )  # fmt: skip
 
 
+def max_by(by: str, of: str | None = None, dtype: str = "float64") -> ColumnFold:
+    """Return the values with the greatest number in the field `by`, in order of their records.
+
+    The result is a list, as several may have this number. It grows with each of them, so choose a
+    field in which few values are equal. A record whose number is NaN is an error.
+
+    >>> max_by("price", of="bidder").name
+    "max_by('price', of='bidder')"
+    """
+    from meander.dataflow.operators.keyed.max_by import max_by_fold
+
+    return max_by_fold(by, of, dtype)
+
+
 def approx_distinct(of: str | None = None) -> ColumnFold:
     """Estimate the number of different values, of any plain type, by HyperLogLog.
 
@@ -87,6 +101,17 @@ def quantiles(*fractions: float, of: str | None = None) -> ColumnFold:
     from meander.dataflow.operators.keyed.sketches import quantile_fold
 
     return quantile_fold(fractions, of)
+
+
+def struct(**parts: ColumnFold) -> ColumnFold:
+    """Return the results of several folds as one dict, by the names given.
+
+    >>> struct(name=last("name"), sold=count()).name
+    "struct(name=last('name'), sold=count())"
+    """
+    from meander.dataflow.operators.keyed.struct_fold import struct_fold
+
+    return struct_fold(parts)
 
 
 def _first(states: Columns) -> Column:

@@ -66,8 +66,8 @@ class Context(Generic[K]):
     """
 
     __slots__ = (
-        "_calls", "_emitted", "_extra", "_forgotten", "_key", "_lost", "_name", "_notice", "_time",
-        "_timers",
+        "_calls", "_emitted", "_extra", "_forgotten", "_key", "_lost", "_name", "_notice", "_side",
+        "_time", "_timers",
     )  # fmt: skip
 
     def __init__(
@@ -83,7 +83,9 @@ class Context(Generic[K]):
         self._key, self._time, self._calls, self._name = key, time, calls, name
         self._extra = extra
         self._notice = self._forgotten = False
-        self._emitted: dict[str | None, list[object]] = {None: [], **{name: [] for name in side}}
+        self._side = side
+        self._emitted: dict[str | None, list[object]] = {}
+        """The results by output, of those that have some."""
         self._timers: list[TimerChange] = []
         self._lost: object = None
         """The value of a dead letter of the call, which has no record."""
@@ -128,9 +130,12 @@ class Context(Generic[K]):
 
     def emit(self, result: object, to: str | None = None) -> None:
         """Send a result at the record's time, to the first output or to a side output by name."""
-        if to not in self._emitted:
-            raise ValueError(f"the operator has no side output {to!r}: name it in `side`")
-        emitted = self._emitted[to]
+        emitted = self._emitted.get(to)
+        if emitted is None:
+            if to is not None and to not in self._side:
+                raise ValueError(f"the operator has no side output {to!r}: name it in `side`")
+            self._emitted[to] = [result]
+            return
         if len(emitted) == MAX_OUTPUTS:
             raise TooManyOutputsError
         emitted.append(result)

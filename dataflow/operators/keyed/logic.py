@@ -37,6 +37,8 @@ LARGEST = STATE_LIMIT - ENTRY_BYTES
 """The most bytes of a key and its state, which are one entry of a layer."""
 
 _WORD = 1 << 63
+_SMALL = frozenset({type(None), bool, float})
+"""Types whose values fit any entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,8 @@ class Sealing:
         """Return the state of a key in a form that cannot change in place. Raises MeanderError for
         a state that cannot move, so results do not depend on moves."""
         sealed = self._sealed(state)
+        if type(sealed) in _SMALL:
+            return sealed
         room = LARGEST - len(key)
         # Its size in memory costs less than its bytes, and exceeds half of them.
         if weigh(sealed) > room // 2 and (size := len(codec.encode_sealed(sealed))) > room:
@@ -112,11 +116,20 @@ class Sealing:
             )
         return codec.Sealed(data)
 
+    def seal_after(self, before: object, state: object, key: bytes) -> object:
+        """Return the same as `seal`, given the sealed state before, which is often the same."""
+        same = state is before or (
+            type(before) is codec.SealedCopy and before.fixed and state is before.value
+        )
+        return before if same and self.as_is else self.seal(state, key)
+
     def unseal(self, sealed: object) -> object:
         """Return the state, as a copy if it could change in place."""
-        if not isinstance(sealed, codec.Sealed):
+        if type(sealed) not in codec.SEALS:
             return sealed
-        return codec.decode(sealed.data) if self.plain else self.codec.decode(sealed.data)
+        if self.plain or not isinstance(sealed, codec.Sealed):
+            return codec.unseal(sealed)
+        return self.codec.decode(sealed.data)
 
 
 UPGRADED = b"\xc1"
@@ -157,9 +170,10 @@ class UpgradingSealing(Sealing):
 
     def unseal(self, sealed: object) -> object:
         """Return the state in the form of the version."""
-        generation, state = 0, sealed
         if isinstance(sealed, codec.Sealed):
             generation, state = unmarked(sealed.data)
+        else:
+            generation, state = 0, codec.unseal(sealed)
         for upgrade in self._upgrades:
             if upgrade.generation > generation:
                 state = upgrade.function(state)
@@ -226,7 +240,7 @@ class Fold:
                 state = states[slot]
                 if state is ABSENT:
                     state = self._init()
-                elif type(state) is codec.Sealed or not as_is:
+                elif type(state) in codec.SEALS or not as_is:
                     state = unseal(state)
                 state, result = step(state, value)
                 # Most folds have numbers as states, which need no check.
@@ -259,10 +273,6 @@ class ExpiringFold(Fold):
             return self._fold(state_batch.sealed, slots, batch, failed)
 
 
-def _with_value(on_value: OnValue, value: object, context: Context, state: object) -> object:
-    return on_value(context, state, value)
-
-
 @dataclass(slots=True)
 class _Emitted:
     """The results that one pass has emitted to one output."""
@@ -273,6 +283,11 @@ class _Emitted:
 
     def add(self, row: int, emitted: list[object]) -> None:
         """Add the results of one row."""
+        if len(emitted) == 1:
+            self.rows.append(row)
+            self.positions.append(0)
+            self.values.append(emitted[0])
+            return
         self.rows.extend([row] * len(emitted))
         self.positions.extend(range(len(emitted)))
         self.values.extend(emitted)
@@ -343,28 +358,27 @@ class Process:
             store.open_batch(keys, bins) as state_batch,
             lifetimes_of(self._expiry, state_batch) as lifetimes,
         ):
-            slots = dict(zip(keys, state_batch.slots.tolist(), strict=True))
+            of_rows = state_batch.slots.tolist()
+            slots = dict(zip(keys, of_rows, strict=True))
             apply = partial(self._call, state_batch, state_batch.sealed, lifetimes)
-            due = calls.next()
-            while row + len(called) < calls.max_calls:
+            on_values, side, kinds = self._on_values, self._side, self.call_kinds
+            count, max_calls, due = len(times), calls.max_calls, calls.next()
+            while row + len(called) < max_calls:
                 call: Call | None = None
-                if row < len(times) and (due is None or times[row] <= due.time):
-                    place, key = row, batch.keys[row]
-                    on_value = self._on_values[inputs[row]]
-                    function: OnTimer = partial(_with_value, on_value, next(values))
-                    context = Context(
-                        key, times[row], self.call_kinds, self._side, extra=extra[row]
-                    )
+                if row < count and (due is None or times[row] <= due.time):
+                    place, key = row, keys[row]
+                    context = Context(key, times[row], kinds, side, "", extra[row])
+                    function = on_values[inputs[row]]
+                    error = apply(of_rows[row], context, function, (next(values),), full[row])
                 elif due is not None:
-                    place, key, call = len(times) + len(called), due.key, due
-                    function, context = self._callbacks[due.kind], self._of_call(due)
+                    place, key, call = count + len(called), due.key, due
+                    context = self._of_call(due)
+                    error = apply(slots[key], context, self._callbacks[due.kind], (), False)
                 else:
                     break
-                deepest = place < len(times) and full[place]
-                error = apply(slots[key], context, function, deepest)
                 if error is not None:
-                    at = (batch, place) if call is None else (calls.batch([call], context._lost), 0)
-                    if self._guard.stops(*at, None if call is None else call.due):
+                    at = self._at(batch, place, calls, call, context)
+                    if self._guard.stops(*at, call and call.due):
                         break
                 if call is None:
                     row += 1
@@ -372,20 +386,37 @@ class Process:
                     calls.pop(call)
                     called.append(call)
                     own_times.append(context._own_ms)
-                if error is None:
-                    outcome.add(place, context)
-                    calls.register(key, context._time, context._timers, context._notice)
-                else:
+                if error is not None:
                     self._guard.failed(*at, error)
-                    if call is not None and call.kind == "timer" and self._on_failed_timer:
-                        context = self._of_call(call)
-                        apply(slots[key], context, self._on_failed_timer, False)
-                        calls.register(key, call.time, context._timers, False)
-                if context._timers or context._notice or place >= len(times):
+                    context = self._after_failure(call, context, partial(apply, slots[key]))
+                elif context._emitted:
+                    outcome.add(place, context)
+                if context._timers or context._notice or call is not None:
+                    calls.register(key, context._time, context._timers, context._notice)
                     due = calls.next()
         self._guard.end_pass(row)
         of_calls = calls.batch(called).with_own_times(np.array(own_times)) if called else None
         return self._applied(batch, row, outcome, of_calls)
+
+    @staticmethod
+    def _at(
+        batch: Batch, row: int, calls: Calls, call: Call | None, context: Context
+    ) -> tuple[Batch, int]:
+        """Return a record or a call on which a function has failed, as a batch and a row."""
+        return (batch, row) if call is None else (calls.batch([call], context._lost), 0)
+
+    def _after_failure(
+        self, call: Call | None, failed: Context, apply: Callable[..., object]
+    ) -> Context:
+        """Call the function for a failed timer if there is one. Return the context whose timers
+        count: the one of this call, or an empty one."""
+        failed._timers, failed._notice = [], False
+        if call is None or call.kind != "timer" or self._on_failed_timer is None:
+            return failed
+        context = self._of_call(call)
+        apply(context, self._on_failed_timer, (), False)
+        context._notice = False
+        return context
 
     def _of_call(self, call: Call) -> Context:
         """Return the context of a timer, an alarm or a notification."""
@@ -401,21 +432,27 @@ class Process:
         lifetimes: Lifetimes | None,
         slot: int,
         context: Context,
-        function: OnTimer,
+        function: Callable[..., object],
+        value: tuple[object, ...],
         deepest: bool,
     ) -> BaseException | None:
-        """Change the state of a key. Return the error of the function, or that of a result behind
-        more levels than an index holds."""
+        """Change the state of a key by a function, which takes the value of a record if there is
+        one. Return the error of the function, or that of a result behind more levels than an index
+        holds."""
         if self._guard.keepalive.due:
             self._guard.keepalive.send()
         if lifetimes is not None:
             lifetimes.expire(slot, context._time)
         before = states[slot]
+        sealing = self.sealing
         try:
-            state = self._init() if before is ABSENT else self.sealing.unseal(before)
-            state = function(context, state)
-            after = ABSENT if context._forgotten else self.sealing.seal(state, context._key)
-            if deepest and any(context._emitted.values()):
+            state = self._init() if before is ABSENT else sealing.unseal(before)
+            state = function(context, state, *value)
+            if context._forgotten:
+                after = ABSENT
+            else:
+                after = sealing.seal_after(before, state, context._key)
+            if deepest and context._emitted:
                 raise TooManyLevelsError
         except failure() as error:
             return error

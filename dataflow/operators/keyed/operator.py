@@ -449,7 +449,7 @@ class KeyedOperator(StatefulOperator):
         if not self._queue or self._overtakes():
             return EMPTY
         rows = self._queue[0][1]
-        return rows if max_count >= len(rows) else rows.take(np.arange(max_count))
+        return _before(rows, max_count)
 
     def _drop(self, count: int) -> None:
         """Remove the first `count` queued records, which are applied."""
@@ -457,7 +457,7 @@ class KeyedOperator(StatefulOperator):
             _, rows = self._queue.popleft()
             self._queued_bytes -= rows.batch.weight
             if count < len(rows):
-                rest = rows.take(np.arange(count, len(rows)))
+                rest = rows.between(count, len(rows))
                 self._queue.appendleft((rest.least, rest))
                 self._queued_bytes += rest.batch.weight
 
@@ -478,4 +478,4 @@ class KeyedOperator(StatefulOperator):
 
 def _before(rows: Rows, count: int) -> Rows:
     """Return the first `count` records."""
-    return rows if count >= len(rows) else rows.take(np.arange(count))
+    return rows if count >= len(rows) else rows.between(0, count)

@@ -38,10 +38,10 @@ class EdgeArrangement(NamedTuple):
     def cursor(self) -> Cursor:
         return self.arrangement.whole_cursor()
 
-    def held(self, key: int) -> int:
-        """Return the number of updates of a key in all chunks."""
-        found = (chunk.updates().keys for chunk in self.arrangement.chunks)
-        return sum(int((keys == key).sum()) for keys in found)
+    def held(self, key: int, before: int) -> int:
+        """Return the number of updates of a key in all chunks, of times below another."""
+        found = (chunk.updates() for chunk in self.arrangement.chunks)
+        return sum(int(((one.keys == key) & (one.times[:, 0] < before)).sum()) for one in found)
 
     def values(self, key: int, before: int) -> Counter[int]:
         """Return the sum of the diffs of each value of a key, of times below another."""

@@ -55,6 +55,7 @@ def test_it_says_which_record_which_operator_and_why(rig: Rig) -> None:
         "meander.partition": b"1",
         "meander.offset": b"1",
         "meander.time": b"5",
+        "meander.not_carried": b"its topic no longer holds the record",
         "meander.worker": b"1",
         "meander.trace": b"the trace",
     }
@@ -127,7 +128,7 @@ def test_dead_letters_lack_room_until_half_of_it_is_free_and_leave_without_anoth
 ) -> None:
     """I6: a burst waits beyond the queue of the client, and each look for room sends some."""
     few = {**rig.context().settings, "queue.buffering.max.messages": "10"}
-    dead = KafkaDeadLetters(few, rig.dead_topic, 0, max_waiting=100_000)
+    dead = KafkaDeadLetters(few, rig.dead_topic, 0, 100_000, rig.wakeup)
     assert dead.has_room()
     for _ in range(60):
         dead.add("per_plane", batch([b"x" * 1_000]), 0, "reason", "")

@@ -11,21 +11,24 @@ import pytest
 
 from meander.connectors.kafka.dead_letter import (
     MAX_DEAD_RECORD,
+    NO_ROOM,
+    TOO_LARGE,
     KafkaDeadLetters,
     MalformedRecord,
     Origin,
 )
+from meander.connectors.kafka.original_reads import GONE, UNANSWERED
+from meander.connectors.kafka.original_records import read_originals
 from meander.connectors.topics import dead_letter_replay
 from meander.connectors.topics.dead_letter_replay import DeadLetterReplay, select
 from meander.connectors.topics.dead_letters import (
     DeadLetterRecord,
-    RecordPlace,
     ReplayMark,
     SourcePlace,
     read_dead_letters,
 )
-from meander.connectors.topics.original_records import read_originals
 from meander.dataflow.records.batch import Batch
+from meander.schemas.dead_letter import OriginalRecord, RecordPlace
 from meander.schemas.errors import MeanderError
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.connector_rig import Rig, batch
@@ -53,12 +56,13 @@ def rig(broker: Broker, prefix: str) -> Rig:
     return made
 
 
-def set_aside(rig: Rig, *batches: Batch) -> None:
-    """Write the first row of each batch as a dead letter."""
+def set_aside(rig: Rig, *batches: Batch, id: str = "", max_waiting: int = 1 << 30) -> None:
+    """Write the first row of each batch as a dead letter. The topic has that id, or its own."""
     topic = rig.prefix + "orders"
-    origins = {3: Origin("source", topic, rig.id_of(topic)), 5: Origin("sums")}
+    origins = {3: Origin("source", topic, id or rig.id_of(topic)), 5: Origin("sums")}
     origins[6] = Origin("files", is_source=True, partition_name=lambda number: f"file {number}")
-    dead = KafkaDeadLetters.open(rig.context(), rig.dead_topic, origins)
+    context = rig.context(max_waiting=max_waiting)
+    dead = KafkaDeadLetters.open(context, rig.dead_topic, origins)
     for one in batches:
         dead.add("map", one, 0, "KeyError: 'total'", "trace")
     until(lambda: dead.delivered() == dead.added, "they are durable")
@@ -110,11 +114,76 @@ def test_record_goes_back_as_it_was(rig: Rig) -> None:
     assert back.headers == [("h", b"3"), ("meander.replay", f"{rig.dead_topic}:0".encode())]
 
 
+def letters(rig: Rig) -> list[DeadLetterRecord]:
+    found = read_dead_letters(rig.settings, rig.dead_topic)
+    return [one for one in found if isinstance(one, DeadLetterRecord)]
+
+
+def recreate_orders(rig: Rig) -> str:
+    """Delete the topic and create it again, empty; return its earlier id."""
+    id = rig.id_of(rig.prefix + "orders")
+    delete_topics(rig.bootstrap, rig.prefix + "orders")
+    create_topic(rig.bootstrap, rig.prefix + "orders", 2)
+    return id
+
+
+def test_letter_carries_its_record_beside_what_the_operator_saw(rig: Rig) -> None:
+    set_aside(rig, of(3))
+    (letter,) = letters(rig)
+    assert letter.original == OriginalRecord(b"k3", b"v3", [("h", b"3")], 1003)
+    assert (letter.key, letter.value) == (b"key", b'{"seen":3}')
+    (message,) = consume_all(rig.bootstrap, rig.dead_topic)
+    assert (message.key, message.value, message.headers[0]) == (b"k3", b"v3", ("h", b"3"))
+
+
+def test_letters_stay_in_order_and_carry_their_records_with_room_for_one(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meander.connectors.kafka.dead_letter.MAX_BYTES", 1)
+    timer = replace(batch([None], ["key"]), origins=np.array([5]))
+    order = [9, 2, 0, 2, 5]
+    set_aside(rig, of(9), timer, *map(of, order[1:]))
+    first, second, *others = letters(rig)
+    assert second.kind == "timer" and second.original is None and not second.not_carried
+    carried = [one.original and one.original.value for one in (first, *others)]
+    assert carried == [b"v%d" % number for number in order]
+
+
+def test_letter_of_a_topic_that_does_not_answer_in_time_names_its_record(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meander.connectors.kafka.original_reads.ANSWER_TIMEOUT", -1.0)
+    set_aside(rig, of(3), of(4))
+    assert {one.not_carried for one in letters(rig)} == {UNANSWERED}
+    assert [one.place for one in letters(rig)] == [place(rig, 3), place(rig, 4)]
+    assert replay(rig) == (2, 2, 0), "the topic still has the records"
+
+
+def test_letters_beyond_the_room_to_wait_name_their_records(rig: Rig) -> None:
+    seen = replace(of(3), values=[b"x" * 6_000])
+    set_aside(rig, seen, max_waiting=10_000)
+    (letter,) = letters(rig)
+    assert (letter.not_carried, letter.value) == (NO_ROOM, b"x" * 6_000)
+
+
+def test_letter_of_a_record_beyond_all_room_names_it(rig: Rig) -> None:
+    produce(rig.bootstrap, rig.prefix + "orders", [Record(b"x" * 6_000, b"k", 0)])
+    set_aside(rig, of(10), max_waiting=10_000)
+    (letter,) = letters(rig)
+    assert (letter.not_carried, letter.value) == (TOO_LARGE, b'{"seen":10}')
+
+
+def test_letter_goes_back_to_a_topic_that_was_created_again_since(rig: Rig) -> None:
+    set_aside(rig, of(3))
+    recreate_orders(rig)
+    assert replay(rig) == (1, 1, 0)
+    assert [one.value for one in replayed(rig, 1)] == [b"v3"]
+
+
 def test_unreadable_record_goes_back_from_its_dead_letter(rig: Rig) -> None:
     record = MalformedRecord(rig.prefix + "orders", b"k", b"\xff", [("h", None)])
     set_aside(rig, batch([record], millis=7))
-    delete_topics(rig.bootstrap, rig.prefix + "orders")
-    create_topic(rig.bootstrap, rig.prefix + "orders", 2)
+    recreate_orders(rig)
     assert replay(rig) == (1, 1, 0)
     (back,) = replayed(rig, 1)
     assert (back.key, back.value, back.timestamp) == (b"k", b"\xff", 7)
@@ -188,10 +257,11 @@ def test_record_of_a_file_is_named_and_left_out(rig: Rig) -> None:
 
 
 def test_record_of_a_topic_that_was_created_again_is_gone(rig: Rig) -> None:
-    set_aside(rig, of(2))
-    delete_topics(rig.bootstrap, rig.prefix + "orders")
-    create_topic(rig.bootstrap, rig.prefix + "orders", 2)
+    earlier = recreate_orders(rig)
     produce(rig.bootstrap, rig.prefix + "orders", RECORDS)
+    set_aside(rig, of(2), id=earlier)
+    (letter,) = letters(rig)
+    assert (letter.original, letter.not_carried) == (None, GONE)
     assert replay(rig) == (0, 0, 1)
     assert replayed(rig, 0) == []
 

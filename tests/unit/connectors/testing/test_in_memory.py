@@ -15,7 +15,7 @@ from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.times.time import from_millis
-from meander.testing import TestFlow
+from meander.testing import OriginalRecord, TestFlow
 
 NOON = 1_357_041_600_000
 """Noon of 1 January 2013."""
@@ -353,3 +353,35 @@ def test_a_dead_letter_names_its_topic_and_an_unreadable_record_keeps_its_key() 
     assert [letters[name].topic for name in ("source b", "key_by", "asked")] == ["b", "b", ""]
     unreadable = letters["source b"]
     assert (unreadable.value, unreadable.key) == (b"{oops", b"k")
+
+
+def test_dead_letter_carries_the_record_of_its_topic() -> None:
+    flow = Flow("f")
+    flow.source(KafkaSource("in")).key_by(str).map(lambda v: 1 // v).sink(KafkaSink("out"))
+    with TestFlow(flow) as run:
+        run.feed("in", 1, 0, b"{oops", key="a", ms=NOON, headers=[("h", "1"), ("none", None)])
+        run.run()
+        found = {letter.operator: letter.original for letter in run.dead_letters}
+    for operator, value in (("map", b"0"), ("source in", b"{oops")):
+        original = OriginalRecord(b"a", value, [("h", b"1"), ("none", None)], NOON)
+        assert found[operator] == original
+
+
+def test_dead_letter_of_a_timer_has_its_key_and_no_record() -> None:
+    flow = Flow("f")
+
+    def remind(context: Context[str], state: int, _: object) -> int:
+        context.timer(context.time_ms + 1)
+        return state
+
+    def fail(context: Context[str], _: int) -> int:
+        raise TimeoutError(context.key)
+
+    flow.source(KafkaSource("in")).key_by(str).process("p", int, remind, fail).sink(
+        KafkaSink("out")
+    )
+    with TestFlow(flow) as run:
+        run.feed("in", 7, ms=NOON)
+        run.run()
+        (letter,) = run.dead_letters
+    assert (letter.key, letter.topic, letter.original) == ("7", "", None)

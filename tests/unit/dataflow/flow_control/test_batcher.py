@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from meander.dataflow.flow_control import batcher
 from meander.dataflow.flow_control.batch_size import BatchSize
 from meander.dataflow.flow_control.batcher import Batcher
 from meander.dataflow.flow_control.expansion import Expand, Expansion, unexpanded
@@ -17,6 +18,12 @@ from meander.state.times.time import Time
 from tests.support.sim.operator_bench import Bench, guard, pool, records
 
 SCOPE = Scope("inner", ROOT)
+
+
+@pytest.fixture(autouse=True)
+def apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no batches share a number for being small."""
+    monkeypatch.setattr(batcher, "JOINED_ROWS", 0)
 
 
 class Control:
@@ -83,6 +90,37 @@ def test_a_batch_takes_rows_of_many_times_and_numbers_each_of_them_anew() -> Non
     assert control.held == [(3, 0)]
 
 
+def test_half_of_the_batches_share_a_number_where_there_is_room_for_them() -> None:
+    control = Control(batch=2, in_flight=4)
+    control.bench.put(records("abcdefghij", [5] * 10))
+    control.bench.pass_to(6)
+    assert control.step() == [((5, 0), ["a", "b", "c", "d"]), ((5, 1), ["e", "f", "g", "h"])]
+    assert control.admitted == 8
+    assert control.take_on() == [((5, 2), ["i", "j"])]
+    assert control.admitted == 2
+
+
+def test_small_batches_share_a_number_whatever_is_in_flight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(batcher, "JOINED_ROWS", 7)
+    control = Control(batch=2, in_flight=5)
+    control.bench.put(records("abcdefghij", [5] * 10))
+    control.bench.pass_to(6)
+    assert control.step() == [((5, 0), [*"abcdef"]), ((5, 1), [*"ghij"])]
+
+
+def test_a_batch_leaves_the_room_that_its_rows_do_not_fill() -> None:
+    control = Control(batch=2, in_flight=4)
+    control.bench.put(records("a", [5]))
+    control.bench.pass_to(6)
+    assert control.step() == [((5, 0), ["a"])]
+    control.bench.put(records("bcdefghi", [6] * 8))
+    control.bench.pass_to(7)
+    sent = [((6, 0), ["b", "c", "d", "e"]), ((6, 1), ["f", "g"])]
+    assert control.step() == [((5, 0), ["a"]), *sent]
+
+
 def test_a_batch_is_through_when_no_earlier_time_is_left_at_the_end() -> None:
     control = Control(batch=1, in_flight=2)
     control.bench.put(records("abc", [1, 2, 3]))
@@ -112,15 +150,14 @@ def test_what_is_in_flight_is_that_of_the_call() -> None:
 
 
 def test_restored_rows_keep_their_number_and_later_batches_follow_it() -> None:
-    control = Control(batch=1, in_flight=9)
+    control = Control(batch=1, in_flight=3)
     for time in ((5, 0), (5, 4)):
         control.bench.progress.changes.add(control.bench.inputs[0].location, time, 1)
     control.bench.inputs[0].put(Message((5, 4), records("cd", [5, 5])))
     control.bench.inputs[0].put(Message((5, 0), records("ab", [5, 5])))
     control.bench.pass_to(6)
-    assert control.step() == [
-        ((5, 0), ["a"]), ((5, 1), ["b"]), ((5, 4), ["c"]), ((5, 5), ["d"]),
-    ]  # fmt: skip
+    assert control.step() == [((5, 0), ["a"]), ((5, 1), ["b"]), ((5, 4), ["c"])]
+    assert control.take_on() == [((5, 5), ["d"])]
 
 
 def letters(value: object) -> Iterator[object]:

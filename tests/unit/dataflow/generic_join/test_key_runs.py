@@ -8,6 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from meander.dataflow.generic_join import key_runs
 from meander.dataflow.generic_join.key_runs import KeyRuns, Proposals
 from meander.state.collections import merge
 from meander.state.collections.columns import Int64s
@@ -80,17 +81,28 @@ def test_support_is_the_sum_of_the_diffs_of_the_wanted_value(shape: Shape, seed:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_counts_are_those_of_all_updates_of_a_key_and_bound_its_proposals(
+def test_counts_are_those_of_updates_before_the_limit_of_a_row_and_bound_its_proposals(
     shape: Shape, seed: int
 ) -> None:
     rng = random.Random(seed)
     edges = random_edges(rng, shape, NODES, UPDATES)
     keys, limits = random_keys(rng, shape, NODES, ROWS), random_limits(rng, shape, ROWS)
     runs = KeyRuns.of(keys)
-    counts = runs.counts(edges.cursor)
-    assert counts.tolist() == [edges.held(key) for key in keys.tolist()]
+    counts = runs.counts(edges.cursor, limits)
+    pairs = zip(keys.tolist(), limits.tolist(), strict=True)
+    assert counts.tolist() == [edges.held(*pair) for pair in pairs]
     proposed = np.bincount(runs.proposals(edges.cursor, limits).rows, minlength=ROWS)
     assert (proposed <= counts).all()
+
+
+def test_a_count_compares_the_times_of_some_updates_and_takes_all_others_as_earlier(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(key_runs, "COUNTED", 3)
+    edges = arranged([[(7, value, value, 1) for value in range(5)]])
+    limits = np.array([0, 1, 2, 2, 4, 9])
+    counts = KeyRuns.of(np.full(6, 7)).counts(edges.cursor, limits)
+    assert counts.tolist() == [2, 3, 4, 4, 5, 5]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -119,6 +131,6 @@ def test_a_removed_edge_is_there_between_its_two_times(layers: list[list[Row]]) 
 def test_keys_without_edges_propose_and_support_nothing() -> None:
     edges = random_edges(random.Random(0), SHAPES[2], NODES, UPDATES)
     runs, limits = KeyRuns.of(np.array([5, WIDE + 1, 5])), np.full(3, 10 * STEP)
-    assert runs.counts(edges.cursor).tolist() == [0, 0, 0]
+    assert runs.counts(edges.cursor, limits).tolist() == [0, 0, 0]
     assert not len(runs.proposals(edges.cursor, limits).rows)
     assert not runs.support(edges.cursor, limits, np.array([0, WIDE, 1])).any()

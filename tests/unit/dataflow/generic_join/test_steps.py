@@ -122,7 +122,7 @@ def test_an_intersection_keeps_what_its_relation_supports(case: Case) -> None:
     assert 0 < len(expected) < ROWS
 
 
-def test_the_relation_with_the_fewest_updates_proposes(case: Case) -> None:
+def test_the_relation_with_the_fewest_updates_before_its_limit_proposes(case: Case) -> None:
     others: list[Relation | None] = [RELATIONS[-1 - choice] for choice in range(len(RELATIONS))]
     counts = [RELATIONS, others]
     batch = batch_of(case.prefixes)
@@ -136,7 +136,8 @@ def test_the_relation_with_the_fewest_updates_proposes(case: Case) -> None:
         for number, some in enumerate(counts):
             # The first count may choose another relation of the same query.
             if (one := some[_chosen(choice, found)]) is not None:
-                found.append((case.edges_of(one).held(nodes[one.place]), number))
+                held = case.edges_of(one).held(nodes[one.place], time + 1 - one.before)
+                found.append((held, number))
         if all(count for count, _ in found):
             row = time, _chosen(choice, found), *nodes, diff
             expected.append((min(found)[0] if found else np.iinfo(np.int64).max, row))

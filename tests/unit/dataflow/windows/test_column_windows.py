@@ -72,7 +72,9 @@ WINDOWS = [
 FOLDS = [
     columns.count(), columns.sum("v"), columns.sum("v", "int64"), columns.min("v"),
     columns.max("v", "int64"), columns.mean("v"), columns.last("v"), columns.approx_distinct("v"),
-    columns.quantiles(0.5, 1.0, of="v"),
+    columns.quantiles(0.5, 1.0, of="v"), columns.max_by("v", of="at"), columns.max_by("v"),
+    columns.struct(n=columns.count(), best=columns.max_by("v", "at", "int64")),
+    columns.struct(n=columns.struct(n=columns.count(), last=columns.last()), t=columns.sum("v")),
 ]  # fmt: skip
 CASES = [
     (windows, fold)

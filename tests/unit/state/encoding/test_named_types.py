@@ -322,3 +322,11 @@ def test_two_classes_of_one_name_are_refused() -> None:
 
     with pytest.raises(SetupError, match="type 'Colour': .* both define one; rename one of them"):
         NamedTypes([Colour, other()])
+
+
+@pytest.mark.parametrize("value", [np.str_("a\0"), np.str_("\0"), np.bytes_(b"a\0")], ids=repr)
+def test_a_text_of_numpy_keeps_the_zeros_at_its_end(value: Any) -> None:
+    found, shorter = decode(encode(value)), type(value)(value[:-1])
+    assert type(found) is type(value)
+    assert found == value
+    assert encode(found) == encode(value) != encode(shorter)

@@ -21,11 +21,10 @@ from meander.app.common.output import CommandOutput
 from meander.connectors.topics.dead_letter_replay import ReplayCounts, Selection
 from meander.connectors.topics.dead_letters import (
     DeadLetterRecord,
-    RecordPlace,
     ReplayMark,
     SourcePlace,
 )
-from meander.connectors.topics.original_records import OriginalRecord
+from meander.schemas.dead_letter import OriginalRecord, RecordPlace
 
 PLACE = RecordPlace("orders", "id", 1, 7)
 
@@ -33,7 +32,7 @@ PLACE = RecordPlace("orders", "id", 1, 7)
 def letter(offset: int, reason: str = "KeyError: 'total'", at_ms: int = 0) -> DeadLetterRecord:
     return DeadLetterRecord(
         offset, 1_356_998_400_000 + at_ms, "map", "record", reason, "Traceback ...\nKeyError", 5,
-        b"k", b'{"a":1}', [], PLACE, "", 0, whole=False,
+        b"k", b'{"a":1}', [], PLACE, "", 0, original=None,
     )  # fmt: skip
 
 
@@ -141,6 +140,20 @@ def test_letter_is_shown_with_its_original() -> None:
         "replayed  yes", "original  key k", "h: 1", "Traceback ...",
     ):  # fmt: skip
         assert part in shown
+
+
+def test_letter_is_shown_with_the_record_that_it_carries_whatever_its_topic_holds() -> None:
+    output, text = terminal()
+    carried = OriginalRecord(b"own", b"{}", [("h", b"1")], 4)
+    stale = {PLACE: OriginalRecord(b"stale", b"", [], 4)}
+    show_letters(output, [replace(letter(3), original=carried)], set(), stale)
+    assert "original  key own" in text.getvalue() and "h: 1" in text.getvalue()
+
+
+def test_letter_without_its_record_is_shown_with_the_cause() -> None:
+    output, text = terminal()
+    show_letters(output, [replace(letter(3), not_carried="its topic is gone")], set(), {})
+    assert "original  not carried" in text.getvalue() and "its topic is gone" in text.getvalue()
 
 
 def test_letter_as_json_has_bytes_that_are_no_text_as_base64(

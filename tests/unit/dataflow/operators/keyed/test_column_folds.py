@@ -8,12 +8,13 @@ import operator
 import struct
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Struct
 
 from meander import Flow, columns
 from meander.dataflow.control.command import MoveBins
@@ -114,6 +115,27 @@ def _greatest(state: Any, value: Any) -> tuple[object, object]:
     return (1, best), best
 
 
+def numbered(n: float, text: str) -> object:
+    return {"n": n, "text": text}
+
+
+def _max_by(state: Any, value: Any) -> tuple[object, object]:
+    best, held = state
+    number = value["n"] + 0.0 if isinstance(value["n"], float) else value["n"]
+    if number >= best:
+        held = (*held, value) if number == best else (value,)
+    return (max(best, number), held), [*held]
+
+
+def _struct(state: Any, value: Any) -> tuple[object, object]:
+    counted: Any = _count(state[:1], value["n"])
+    best: Any = _max_by(state[1:3], value)
+    after = (*counted[0], *best[0], value["n"])
+    return after, {"sold": counted[1], "best": best[1], "now": value["n"]}
+
+
+RANKED = columns.max_by("n", dtype="int64")
+LEAST = -(1 << 63)
 FLOATS = st.floats(width=64)
 INTS = st.integers(-(1 << 40), 1 << 40)
 PLAIN_VALUES = st.one_of(
@@ -134,8 +156,34 @@ PLAIN_VALUES = st.one_of(
         (columns.min(dtype="int64"), (0, 0), _least, INTS),
         (columns.max(dtype="int64"), (0, 0), _greatest, INTS),
         (columns.last(), (None,), _last, PLAIN_VALUES),
+        (RANKED, (LEAST, ()), _max_by, st.builds(numbered, st.integers(0, 2), st.text())),
+        (
+            columns.max_by("n"),
+            (-math.inf, ()),
+            _max_by,
+            st.builds(numbered, st.sampled_from([-math.inf, -0.0, 0.0, 1.5]), st.text()),
+        ),
+        (
+            columns.struct(sold=columns.count(), best=RANKED, now=columns.last("n")),
+            (0, LEAST, (), None),
+            _struct,
+            st.builds(numbered, st.integers(0, 2), st.text()),
+        ),
     ],
-    ids=["count", "sum", "sum-int", "mean", "min", "max", "min-int", "max-int", "last"],
+    ids=[
+        "count",
+        "sum",
+        "sum-int",
+        "mean",
+        "min",
+        "max",
+        "min-int",
+        "max-int",
+        "last",
+        "max_by-int",
+        "max_by",
+        "struct",
+    ],
 )
 @pytest.mark.filterwarnings("ignore:.*encountered in add")
 @settings(max_examples=40, deadline=None)
@@ -192,6 +240,21 @@ def test_a_field_is_taken_out_of_records() -> None:
     assert (results, dead.letters) == ([2, 5], [])
 
 
+class Priced(NamedTuple):
+    v: int
+
+
+class Sold(Struct):
+    v: int
+
+
+def test_a_field_is_an_item_of_a_dict_or_an_attribute_of_an_object() -> None:
+    values: list[object] = [{"v": 1}, Priced(2), Sold(3), {"v": 4}]
+    fold = columns.sum("v", "int64")
+    together = run(fold, [[(0, value) for value in values]])[0]
+    assert together == run(fold, [[(0, value)] for value in values])[0] == [1, 3, 6, 10]
+
+
 def test_the_last_value_keeps_its_type() -> None:
     """I4: no number becomes numpy's on the way."""
     values: list[object] = [1, 1.0, True, "1", None, (1,), [1], {"a": 1}]
@@ -211,13 +274,16 @@ def test_the_last_value_keeps_its_type() -> None:
         (columns.sum("v", "int64"), {"v": 1.5}, "1.5 is not an int"),
         (columns.sum("v", "int64"), {"v": 1 << 63}, "OverflowError"),
         (columns.mean("v"), {"v": 10**400}, "OverflowError"),
+        (columns.max_by("v"), {"v": math.nan}, "NaN is neither"),
+        (columns.max_by("v", of="w"), {"v": 3}, "KeyError: 'w'"),
+        (columns.struct(n=columns.count(), v=columns.max("v")), {"v": "1"}, "is not a number"),
     ],
 )
 def test_a_value_that_does_not_fit_is_set_aside_alone(
     fold: ColumnFold, bad: object, says: str
 ) -> None:
     """I5: and says why."""
-    good = {"v": 2}
+    good = {"v": 2, "w": 3}
     results, states, dead = run(fold, [[(0, good), (0, bad), (1, good), (0, good)]])
     alone = run(fold, [[(0, good), (1, good), (0, good)]])
     assert (bits(results), states) == (bits(alone[0]), alone[1])
@@ -364,6 +430,11 @@ def test_a_fold_whose_init_does_not_fit_its_columns_is_refused(
 ) -> None:
     with pytest.raises(SetupError, match="does not fit its dtypes"):
         ColumnFold(init, _half, dtypes, "int64")
+
+
+def test_a_struct_without_folds_is_refused() -> None:
+    with pytest.raises(SetupError, match="give folds over columns by name"):
+        columns.struct()
 
 
 def test_a_fold_without_a_column_of_states_is_refused() -> None:
