@@ -172,14 +172,14 @@ STATES = """
            f.foreign_key as named, r.value as n, v.value as visits, w.first
     from located l join copied c using (key) join both b using (key) join recent r using (key)
     join named f using (key)
-    join (select key, min(time) as first from near where side = 'right' group by key) w using (key)
+    join (select key, min(time) as first from near where side = 'left' group by key) w using (key)
     cross join (select value from `visits of minutes` where key = 0 and count = 1) v
     order by l.key
 """
 OF_PAGES: list[Fields] = [
     {"key": page, "located": city, "copied": city, "both": city, "named": city, "n": n, "visits": 3,
      "first": utc(at)}
-    for page, city, n, at in (("help", "Rome", 1, 3000), ("home", "Bern", 3, MINUTE + 1))
+    for page, city, n, at in (("help", "Rome", 1, 3000), ("home", "Bern", 3, 1000))
 ]  # fmt: skip
 """Joins with a table, of tables and of streams, a fold with a time to live and a collection."""
 
