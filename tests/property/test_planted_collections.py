@@ -147,14 +147,14 @@ PLANTED: dict[str, tuple[Planted, Callable[[int], None]]] = {
         (Reduction, "step", _without_pending), _of_collections,
     ),
     "restored rows beyond the frontier are left out": (
-        (Arrangement, "install", _by_time), partial(_of_flows, "bfs", 82),
+        (Arrangement, "install", _by_time), partial(_of_flows, "bfs", 72),
     ),
     "restored rows that were not read are read twice": (
         (ArrangementReader, "restore", _all_read), partial(_of_flows, "shared", 4),
     ),
     "a reader in a loop passes the time at which a bin leaves": (
         (CollectionOperator, "start_departure", StatefulOperator.start_departure),
-        partial(_of_flows, "shared", 55),
+        partial(_of_flows, "shared", 362),
     ),
 }  # fmt: skip
 
