@@ -65,4 +65,6 @@ def test_windows_and_joins_move_come_back_and_give_their_results_once(
         visits.until_answered(flow)
         kill(flow.process.pid, signal.SIGINT)
         assert flow.exit_code() == 128 + signal.SIGINT, flow.said
-    assert min(visits.check().values()) > 8
+    results = visits.check()
+    assert results.pop("top") > 8, "a window over all users gives one"
+    assert min(results.values()) > 30

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from tests.support.kafka.topics import Record, consume_all, create_topic, produc
 from tests.support.process.feeding import feeding
 from tests.support.process.flow_process import FlowProcess, run_command
 from tests.support.process.windows_reference import (
+    BEFORE,
     COUNT,
     DUE,
     GAP,
@@ -30,8 +31,6 @@ from tests.support.process.windows_reference import (
     NEAR,
     PARTITIONS,
     SLIDE,
-    START,
-    TOO_LATE,
     TOP,
     USERS,
     Home,
@@ -100,7 +99,11 @@ received = by_user.join(
 )
 received.sink(KafkaSink("{prefix}received"), "write received")
 
-homes = flow.table(KafkaSource("{prefix}homes"), "homes")
+moves = flow.source(KafkaSource("{prefix}homes"), "moves")
+moves.sink(KafkaSink("{prefix}moves"), "write moves")
+homes = moves.table(
+    lambda home: ("u%d" % home["user"], home if home["host"] else None), "homes"
+)
 homed = users.join(homes, name="homed", step=lambda user, home: {{**user, "n": home["n"]}})
 homed.sink(KafkaSink("{prefix}homed"), "write homed")
 hosted = homes.join(
@@ -111,9 +114,9 @@ hosted.sink(KafkaSink("{prefix}hosted"), "write hosted")
 """
 EXACT = (
     "minutes", "late-minutes", "sessions", "late-sessions", "named", "pairs", "late-pairs",
-    "hops", "late-hops", "top", "hop-lists", "slides", "guest-changes",
+    "hops", "late-hops", "top", "hop-lists", "slides", "guest-changes", "moves",
 )  # fmt: skip
-"""The topics whose results follow from the visits alone."""
+"""The topics whose results follow from what is fed alone."""
 TABLES = "homed", "hosted"
 """The topics with the changes of tables that change with each visit."""
 TOPICS = (*EXACT, *TABLES, "counts", "received")
@@ -129,14 +132,13 @@ class WindowsFlow:
         self.define()
         for topic in ("visits", "users", "homes", *TOPICS):
             create_topic(self._bootstrap, prefix + topic, PARTITIONS)
-        before = START - TOO_LATE
         rows: list[tuple[int, bytes | None]] = [
             (user, json.dumps({"name": f"user {user}"}).encode()) for user in range(USERS)
         ]
         rows = [*rows, (NAMELESS, None)]
-        records = [Record(row, b"u%d" % user, timestamp=before) for user, row in rows]
+        records = [Record(row, b"u%d" % user, timestamp=BEFORE) for user, row in rows]
         # Each partition ends with a record that gives no row.
-        records += [Record(b"{", b"u0", p, before) for p in range(PARTITIONS)]
+        records += [Record(b"{", b"u0", p, BEFORE) for p in range(PARTITIONS)]
         produce(self._bootstrap, prefix + "users", records)
 
     def define(self, **other: int) -> None:
@@ -158,7 +160,7 @@ class WindowsFlow:
         fed = len(self._visits)
         numbers = range(fed, fed + count)
         homes = [home_of(n) for n in numbers]
-        records = [Record(one.value, one.key, timestamp=one.at) for one in homes]
+        records = [Record(json.dumps(one.value).encode(), one.key, None, one.at) for one in homes]
         produce(self._bootstrap, f"{self._prefix}homes", records)
         self._homes += homes
         self._put([visit_of(n) for n in numbers])
@@ -188,14 +190,12 @@ class WindowsFlow:
         reference = Reference(self._visits, self._homes)
         wanted = {topic: some.total() for topic, some in reference.exact.items()}
         wanted |= {"counts": reference.full_counts, "received": len(reference.visits)}
-        tables = {topic: reference.rows(topic) for topic in TABLES}
+        tables = {topic: reference.last_rows(topic) for topic in TABLES}
 
         def answered() -> bool:
             assert flow.process.poll() is None, flow.said
             return all(len(self._read(topic)) >= number for topic, number in wanted.items()) and (
-                all(
-                    _newest(self._changes(topic)) == _newest(rows) for topic, rows in tables.items()
-                )
+                all(self._last_rows(topic) == rows for topic, rows in tables.items())
             )
 
         until(answered, f"{wanted} results are there, and the last rows of tables: {flow.said}")
@@ -211,30 +211,40 @@ class WindowsFlow:
         for topic in TIMED:
             for one in self._read(topic):
                 assert to_millis(time_of(one)) == json.loads(one.value or b"")["end"] + LATE - 1
-        reference.check_counts(self._values("counts"), self._values("named"))
-        reference.check_received(self._values("received"))
+        for one in self._read("guest-changes"):
+            ends = json.loads(one.value or b"")["after"] is None
+            assert to_millis(time_of(one)) == (DUE if ends else BEFORE), one
+        visits, moves = self._times("named"), self._times("moves")
+        reference.check_times(visits, moves)
+        reference.check_counts(self._values("counts"), visits)
+        reference.check_received(self._values("received"), visits)
         for topic in TABLES:
-            reference.check_changes(topic, self._changes(topic))
+            assert self._changes(topic) == reference.changes(topic, moves), topic
         return Counter({topic: len(self._read(topic)) for topic in TOPICS})
 
     def committed(self) -> int:
         """Return how many results of minutes are committed."""
         return len(self._read("minutes"))
 
-    def _changes(self, topic: str) -> Mapping[str, list[object]]:
-        """Return the rows of each key, as they have changed."""
-        found = defaultdict[str, list[object]](list)
+    def _times(self, topic: str) -> dict[int, int]:
+        """Return the logical times of the results of a topic by their numbers."""
+        return {json.loads(one.value or b"")["n"]: time_of(one) for one in self._read(topic)}
+
+    def _changes(self, topic: str) -> dict[str, list[tuple[int, object]]]:
+        """Return the changes of each key of a table, with their times."""
+        found = defaultdict[str, list[tuple[int, object]]](list)
         for one in self._read(topic):
-            found[(one.key or b"").decode()].append(json.loads(one.value or b"null"))
+            row = json.loads(one.value or b"null")
+            found[(one.key or b"").decode()].append((time_of(one), row))
         return found
+
+    def _last_rows(self, topic: str) -> dict[str, object]:
+        """Return the last row of each key of a table that has one."""
+        last = {key: changes[-1][1] for key, changes in self._changes(topic).items()}
+        return {key: row for key, row in last.items() if row is not None}
 
     def _values(self, topic: str) -> list[bytes]:
         return [one.value or b"null" for one in self._read(topic)]
 
     def _read(self, topic: str) -> list[Record]:
         return consume_all(self._bootstrap, self._prefix + topic)
-
-
-def _newest(rows: Mapping[str, Sequence[object]]) -> dict[str, object]:
-    """Return the last row of each key that has one."""
-    return {key: some[-1] for key, some in rows.items() if some and some[-1] is not None}

@@ -1,9 +1,9 @@
 """The visits of the flow of `windows_flow.py`, and its results as one thread computes them from all
 visits at once.
 
-Decisions about logical time put visits of one user in another order. So a topic with the visits in
-that order tells the windows of a count, and a table may skip a row that another one replaces at the
-same time.
+Logical times order the visits of a user, and say which row of a table a visit meets. They depend on
+decisions of a run, so a topic with one result per visit tells them, within bounds that hold for all
+runs. All else follows from them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
+
+from meander.state.times.time import from_millis
 
 PARTITIONS, USERS = 3, 40
 START = 1_700_000_000_000
@@ -32,10 +34,14 @@ NAMELESS = 7
 DISORDER, MARGIN, TOO_LATE = 300, 2000, 9000
 """Milliseconds that a visit may come late, that an idle advance may add to that, which is less than
 one feed takes, and that a visit comes too late by."""
-DUE = START + 4500
-"""The time at which the rows with a time to live end, while visits come."""
-LIVE = DUE - (START - TOO_LATE)
+BEFORE, DUE = START - TOO_LATE, START + 4500
+"""The time of the rows of users, and the one at which those with a time to live end, while visits
+come."""
+LIVE = DUE - BEFORE
 """The time to live of these rows, in milliseconds."""
+
+Times = Mapping[int, int]
+"""The logical times of records by their numbers."""
 
 
 class Visit(NamedTuple):
@@ -52,12 +58,12 @@ class Visit(NamedTuple):
 
 
 class Home(NamedTuple):
-    """A change of the home of a user: its number, the user, the host, who is another user, and the
-    time."""
+    """A change of the home of a user: its number, the user, the host or None where the user leaves,
+    and the own time."""
 
     n: int
     user: int
-    host: int
+    host: int | None
     at: int
 
     @property
@@ -65,8 +71,16 @@ class Home(NamedTuple):
         return b"u%d" % self.user
 
     @property
-    def value(self) -> bytes:
-        return json.dumps({"n": self.n, "host": f"u{self.host}"}).encode()
+    def value(self) -> dict[str, object]:
+        host = None if self.host is None else f"u{self.host}"
+        return {"n": self.n, "user": self.user, "host": host}
+
+    def row(self, topic: str) -> dict[str, object] | None:
+        """Return the row that it makes in the table of a topic, or None."""
+        if self.host is None:
+            return None
+        name = _name(self.user if topic == "homed" else self.host)
+        return None if name is None else {"n": self.n, "name": name}
 
 
 def visit_of(n: int) -> Visit:
@@ -77,7 +91,8 @@ def visit_of(n: int) -> Visit:
 
 def home_of(n: int) -> Home:
     rng = random.Random(f"home {n}")
-    return Home(n, rng.randrange(USERS), rng.randrange(USERS), START + n * STEP - DISORDER)
+    host = None if rng.random() < 1 / 5 else rng.randrange(USERS)
+    return Home(n, rng.randrange(USERS), host, START + n * STEP - DISORDER)
 
 
 class Reference:
@@ -108,6 +123,7 @@ class Reference:
             "late-hops": lost, "top": Counter(_top(hops)), "hop-lists": _lists(hops),
             "slides": _lists(_windows(by_user, _sliding)),
             "guest-changes": Counter(_guest_changes()),
+            "moves": Counter(json.dumps(home.value, sort_keys=True) for home in self._homes),
         }  # fmt: skip
 
     @property
@@ -115,48 +131,55 @@ class Reference:
         """Return how many windows of a count are full."""
         return sum(len(mine) // COUNT for mine in self._by_user(self.visits).values())
 
-    def check_counts(self, counts: Sequence[bytes], named: Sequence[bytes]) -> None:
-        """Check the windows of a count against the order that the visits have on a topic (I9)."""
-        known = {visit.n: visit for visit in self.visits}
-        in_order = self._by_user(known[json.loads(one)["n"]] for one in named)
+    def check_times(self, visits: Times, moves: Times) -> None:
+        """Check that logical times lie within their bounds, and never decrease in a partition."""
+        newest = [0] * PARTITIONS
+        for visit, earliest, latest in self._spans():
+            if visit.user is not None:
+                time = visits[visit.n]
+                assert max(newest[visit.partition], from_millis(earliest)) <= time, visit
+                assert time <= from_millis(latest), visit
+                newest[visit.partition] = time
+        for home in self._homes:
+            latest = home.at + DISORDER + MARGIN
+            assert from_millis(home.at) <= moves[home.n] <= from_millis(latest), home
+
+    def check_counts(self, counts: Sequence[bytes], times: Times) -> None:
+        """Check the windows of a count, which take the visits in their total order (I9)."""
+        ordered = sorted(self.visits, key=lambda one: (times[one.n], one.partition, one.n))
         wanted = [
             {"key": user, "start": min(ats), "end": max(ats) + 1, "value": [one.n for one in some]}
-            for user, mine in in_order.items()
+            for user, mine in self._by_user(ordered).items()
             for first in range(0, len(mine) - COUNT + 1, COUNT)
             if (some := mine[first : first + COUNT]) and (ats := [one.at for one in some])
         ]
         assert sorted(map(json.loads, counts), key=_place) == sorted(wanted, key=_place)
 
-    def check_received(self, received: Sequence[bytes]) -> None:
-        """Check that each visit has met its row before the row ended, and no row behind that. A
-        decision may put a visit close to the end on either side."""
-        found = {json.loads(one)["n"]: json.loads(one)["name"] for one in received}
-        assert len(found) == len(received) == len(self.visits)
-        met = Counter[bool]()
-        for visit, earliest, latest in self._spans():
-            if visit.user is None or earliest < DUE <= latest:
-                continue
-            met[latest < DUE] += 1
-            assert found[visit.n] == (_name(visit.user) if latest < DUE else None), visit
-        assert min(met[True], met[False]) > 30, "rows end among the visits"
+    def check_received(self, received: Sequence[bytes], times: Times) -> None:
+        """Check that each visit has met its row before the row ended, and no row from then on."""
+        before = Counter(times[visit.n] < from_millis(DUE) for visit in self.visits)
+        assert min(before[True], before[False]) > 30, "rows end among the visits"
+        assert Counter(map(canonical, received)) == Counter(
+            _named(visit, is_there=times[visit.n] < from_millis(DUE)) for visit in self.visits
+        )
 
-    def rows(self, topic: str) -> Mapping[str, list[object]]:
-        """Return the rows of each key of a table, as they change."""
-        found = defaultdict[str, list[object]](list)
+    def changes(self, topic: str, times: Times) -> dict[str, list[tuple[int, object]]]:
+        """Return the changes of each key of a table with their times: of all at one time the
+        last."""
+        found = defaultdict[str, dict[int, object]](dict)
         for one in self._homes:
-            name = _name(one.user if topic == "homed" else one.host)
-            found[f"u{one.user}"].append(None if name is None else {"n": one.n, "name": name})
-        return found
+            found[f"u{one.user}"][times[one.n]] = one.row(topic)
+        changes = defaultdict[str, list[tuple[int, object]]](list)
+        for key, rows in found.items():
+            for before, (time, row) in pairwise([(0, None), *rows.items()]):
+                if (before[1], row) != (None, None):
+                    changes[key].append((time, row))
+        return changes
 
-    def check_changes(self, topic: str, found: Mapping[str, list[object]]) -> None:
-        """Check that the rows of each key come in order, the last one last, and no change of a key
-        twice."""
-        for key, wanted in self.rows(topic).items():
-            rows = found.get(key, [])
-            assert all(one != other for one, other in pairwise([None, *rows])), (topic, key)
-            left = iter(wanted)
-            assert all(one in left for one in rows), (topic, key, rows, wanted)
-            assert (rows[-1] if rows else None) == wanted[-1], (topic, key)
+    def last_rows(self, topic: str) -> dict[str, object]:
+        """Return the last row of each key of a table that has one."""
+        last = {f"u{one.user}": one.row(topic) for one in self._homes}
+        return {key: row for key, row in last.items() if row is not None}
 
     @cached_property
     def _late(self) -> set[Visit]:
@@ -269,8 +292,10 @@ def _name(user: int | None) -> str | None:
     return None if user == NAMELESS else f"user {user}"
 
 
-def _named(visit: Visit) -> str:
-    return json.dumps({"n": visit.n, "name": _name(visit.user)}, sort_keys=True)
+def _named(visit: Visit, *, is_there: bool = True) -> str:
+    """Return a visit with the name in its row, while the row is there."""
+    name = _name(visit.user) if is_there else None
+    return json.dumps({"n": visit.n, "name": name}, sort_keys=True)
 
 
 def _result(user: int, start: int, end: int, value: object) -> str:
