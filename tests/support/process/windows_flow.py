@@ -8,7 +8,7 @@ decision about logical time bridges the margin between both, so the topic alone 
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -31,10 +31,13 @@ from tests.support.process.windows_reference import (
     NEAR,
     PARTITIONS,
     SLIDE,
+    TABLES,
     TOP,
     USERS,
+    Changes,
     Home,
     Reference,
+    Rows,
     Visit,
     canonical,
     home_of,
@@ -107,8 +110,8 @@ homes = moves.table(
 homed = users.join(homes, name="homed", step=lambda user, home: {{**user, "n": home["n"]}})
 homed.sink(KafkaSink("{prefix}homed"), "write homed")
 hosted = homes.join(
-    users, on=lambda home: home["host"], name="hosted",
-    step=lambda home, user: {{**user, "n": home["n"]}},
+    homed, on=lambda home: home["host"], name="hosted",
+    step=lambda home, host: {{"n": home["n"], "host": host}},
 )
 hosted.sink(KafkaSink("{prefix}hosted"), "write hosted")
 """
@@ -117,8 +120,6 @@ EXACT = (
     "hops", "late-hops", "top", "hop-lists", "slides", "guest-changes", "moves",
 )  # fmt: skip
 """The topics whose results follow from what is fed alone."""
-TABLES = "homed", "hosted"
-"""The topics with the changes of tables that change with each visit."""
 TOPICS = (*EXACT, *TABLES, "counts", "received")
 
 
@@ -190,7 +191,7 @@ class WindowsFlow:
         reference = Reference(self._visits, self._homes)
         wanted = {topic: some.total() for topic, some in reference.exact.items()}
         wanted |= {"counts": reference.full_counts, "received": len(reference.visits)}
-        tables = {topic: reference.last_rows(topic) for topic in TABLES}
+        tables = reference.last_rows()
 
         def answered() -> bool:
             assert flow.process.poll() is None, flow.said
@@ -218,8 +219,8 @@ class WindowsFlow:
         reference.check_times(visits, moves)
         reference.check_counts(self._values("counts"), visits)
         reference.check_received(self._values("received"), visits)
-        for topic in TABLES:
-            assert self._changes(topic) == reference.changes(topic, moves), topic
+        for topic, changes in reference.changes(moves).items():
+            assert self._changes(topic) == changes, topic
         return Counter({topic: len(self._read(topic)) for topic in TOPICS})
 
     def committed(self) -> int:
@@ -230,15 +231,15 @@ class WindowsFlow:
         """Return the logical times of the results of a topic by their numbers."""
         return {json.loads(one.value or b"")["n"]: time_of(one) for one in self._read(topic)}
 
-    def _changes(self, topic: str) -> dict[str, list[tuple[int, object]]]:
-        """Return the changes of each key of a table, with their times."""
-        found = defaultdict[str, list[tuple[int, object]]](list)
+    def _changes(self, topic: str) -> Changes:
+        """Return the changes of each key of a table, in their order on the topic."""
+        found = Changes(list)
         for one in self._read(topic):
             row = json.loads(one.value or b"null")
             found[(one.key or b"").decode()].append((time_of(one), row))
         return found
 
-    def _last_rows(self, topic: str) -> dict[str, object]:
+    def _last_rows(self, topic: str) -> Rows:
         """Return the last row of each key of a table that has one."""
         last = {key: changes[-1][1] for key, changes in self._changes(topic).items()}
         return {key: row for key, row in last.items() if row is not None}

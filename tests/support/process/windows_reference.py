@@ -13,7 +13,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 from meander.state.times.time import from_millis
@@ -40,8 +40,14 @@ come."""
 LIVE = DUE - BEFORE
 """The time to live of these rows, in milliseconds."""
 
+TABLES = "homed", "hosted"
+"""The topics with the changes of tables that change with each move."""
 Times = Mapping[int, int]
 """The logical times of records by their numbers."""
+Rows = dict[str, object]
+"""The rows of a table by key."""
+Changes = defaultdict[str, list[tuple[int, object]]]
+"""The times and the new rows of the changes of each key."""
 
 
 class Visit(NamedTuple):
@@ -74,13 +80,6 @@ class Home(NamedTuple):
     def value(self) -> dict[str, object]:
         host = None if self.host is None else f"u{self.host}"
         return {"n": self.n, "user": self.user, "host": host}
-
-    def row(self, topic: str) -> dict[str, object] | None:
-        """Return the row that it makes in the table of a topic, or None."""
-        if self.host is None:
-            return None
-        name = _name(self.user if topic == "homed" else self.host)
-        return None if name is None else {"n": self.n, "name": name}
 
 
 def visit_of(n: int) -> Visit:
@@ -163,23 +162,28 @@ class Reference:
             _named(visit, is_there=times[visit.n] < from_millis(DUE)) for visit in self.visits
         )
 
-    def changes(self, topic: str, times: Times) -> dict[str, list[tuple[int, object]]]:
-        """Return the changes of each key of a table with their times: of all at one time the
-        last."""
-        found = defaultdict[str, dict[int, object]](dict)
-        for one in self._homes:
-            found[f"u{one.user}"][times[one.n]] = one.row(topic)
-        changes = defaultdict[str, list[tuple[int, object]]](list)
-        for key, rows in found.items():
-            for before, (time, row) in pairwise([(0, None), *rows.items()]):
-                if (before[1], row) != (None, None):
-                    changes[key].append((time, row))
-        return changes
+    def last_rows(self) -> dict[str, Rows]:
+        """Return the last rows of both tables, by topic."""
+        return _tables({one.user: one for one in self._homes})
 
-    def last_rows(self, topic: str) -> dict[str, object]:
-        """Return the last row of each key of a table that has one."""
-        last = {f"u{one.user}": one.row(topic) for one in self._homes}
-        return {key: row for key, row in last.items() if row is not None}
+    def changes(self, times: Times) -> dict[str, Changes]:
+        """Return the changes of both tables by topic: at most one of a key at each time."""
+
+        def moved_at(home: Home) -> int:
+            return times[home.n]
+
+        homes = dict[int, Home]()
+        before, changes = _tables(homes), {topic: Changes(list) for topic in TABLES}
+        for time, moved in groupby(sorted(self._homes, key=moved_at), key=moved_at):
+            homes |= {one.user: one for one in moved}
+            after = _tables(homes)
+            for topic, found in changes.items():
+                was, now = before[topic], after[topic]
+                for key in was | now:
+                    if was.get(key) != now.get(key):
+                        found[key].append((time, now.get(key)))
+            before = after
+        return changes
 
     @cached_property
     def _late(self) -> set[Visit]:
@@ -277,6 +281,25 @@ def _pairs(visits: Sequence[Visit]) -> Iterator[str]:
         for other in visits:
             if 1 <= other.at - one.at <= NEAR:
                 yield json.dumps({"n": one.n, "other": other.n}, sort_keys=True)
+
+
+def _tables(homes: Mapping[int, Home]) -> dict[str, Rows]:
+    """Return the rows of both tables by topic: the users that have a name and a home, and those
+    whose host has both."""
+    homed = {
+        one.user: {"n": one.n, "name": name}
+        for one in homes.values()
+        if one.host is not None and (name := _name(one.user)) is not None
+    }
+    hosted = {
+        one.user: {"n": one.n, "host": homed[one.host]}
+        for one in homes.values()
+        if one.host in homed
+    }
+    return {
+        topic: {f"u{user}": row for user, row in rows.items()}
+        for topic, rows in zip(TABLES, (homed, hosted), strict=True)
+    }
 
 
 def _guest_changes() -> Iterator[str]:
