@@ -116,7 +116,7 @@ class InFlightColumns:
     extra: ExtraColumns | None = None
     """The extra columns that a function asks for, by name."""
     origin_names: tuple[str, ...] = ()
-    """The sources and operators that number the records, as a changed flow numbers them anew."""
+    """The sources and operators that number the records, as a changed flow numbers them again."""
 
     def __len__(self) -> int:
         return len(self.values)

@@ -1,4 +1,4 @@
-"""I5: a record in flight keeps its source or operator where a changed flow numbers them anew."""
+"""I5: a record in flight keeps its source or operator where a changed flow numbers them again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from meander import Flow
-from meander.dataflow.api.flow import Guarantee
+from meander.dataflow.api.nodes import Guarantee
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.operators.keyed.context import Context
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
