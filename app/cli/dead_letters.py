@@ -18,12 +18,12 @@ from meander.app.cli.views.dead_letters import (
 )
 from meander.app.cli.views.trace import parse_time
 from meander.connectors.kafka import client
-from meander.connectors.kafka.original_records import read_originals
 from meander.connectors.topics.dead_letter_replay import DeadLetterReplay, ReplayCounts, select
 from meander.connectors.topics.dead_letters import (
     DeadLetterRecord,
     ReplayMark,
     read_dead_letters,
+    read_missing,
 )
 from meander.connectors.topics.internal_topics import expect_started
 
@@ -133,8 +133,7 @@ def show(
                 marked.update(record.offsets)
             elif record.offset in wanted if wanted else matches(record):
                 letters.append(record)
-        missing = (one.place for one in letters if original and one.original is None)
-        originals = read_originals(settings, [place for place in missing if place is not None])
+        originals = read_missing(settings, letters) if original else {}
     show_letters(to.output, letters, marked, originals)
     if absent := sorted(wanted - {one.offset for one in letters}):
         typer.echo(f"no dead letter at offset {', '.join(map(str, absent))}", err=True)

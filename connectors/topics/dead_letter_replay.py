@@ -16,11 +16,11 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from meander.connectors.kafka import client
 from meander.connectors.kafka.client import Settings
-from meander.connectors.kafka.original_records import read_originals
 from meander.connectors.topics.dead_letters import (
     DeadLetterRecord,
     ReplayMark,
     read_dead_letters,
+    read_missing,
 )
 from meander.schemas import dead_letter
 from meander.schemas.dead_letter import OriginalRecord, RecordPlace
@@ -94,15 +94,13 @@ class DeadLetterReplay:
         self, letters: Sequence[DeadLetterRecord], done: set[RecordPlace], counts: ReplayCounts
     ) -> None:
         # A record lies in its dead letter, unless it was too long or could not be read there.
-        missing = (one.place for one in letters if one.original is None)
-        absent = [place for place in missing if place is not None]
-        originals = read_originals(self._settings, absent)
+        read = read_missing(self._settings, letters)
         marked, produced = list[int](), 0
         try:
             self._producer.begin_transaction()
             for letter in letters:
                 assert letter.place is not None, "only dead letters of records are selected"
-                original = letter.original or originals.get(letter.place)
+                original = letter.record_in(read)
                 if original is None:
                     counts.gone += 1
                     continue

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -17,12 +17,11 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from meander.connectors.kafka import client
 from meander.connectors.kafka.client import ConsumedMessage, Settings
+from meander.connectors.kafka.original_records import READ_TIMEOUT, read_originals
 from meander.schemas import dead_letter
 from meander.schemas.dead_letter import LetterKind, OriginalRecord, ReadHeaders, RecordPlace
 from meander.schemas.errors import MeanderError
 
-READ_TIMEOUT = 30.0
-"""The seconds without an answer of a broker after which a read fails."""
 BATCH_RECORDS = 1000
 _DAMAGED = dead_letter.TRUNCATED, dead_letter.KEY_TRUNCATED, dead_letter.HEADERS_LEFT_OUT
 
@@ -69,6 +68,12 @@ class DeadLetterRecord:
     source_place: SourcePlace | None = None
     """The place of the record in a source beside Kafka; None for other dead letters."""
 
+    def record_in(self, read: Mapping[RecordPlace, OriginalRecord]) -> OriginalRecord | None:
+        """Return the record that it carries, or else the one of its place among those read."""
+        if self.original is not None or self.place is None:
+            return self.original
+        return read.get(self.place)
+
 
 @dataclass(frozen=True, slots=True)
 class ReplayMark:
@@ -92,6 +97,15 @@ def read_dead_letters(
             low = _offset_at(consumer, topic, since_ms, high)
         if low < high:
             yield from _read(consumer, topic, low, high)
+
+
+def read_missing(
+    settings: Settings, letters: Iterable[DeadLetterRecord]
+) -> dict[RecordPlace, OriginalRecord]:
+    """Return the records that dead letters do not carry, where their topics still hold them. Raises
+    MeanderError where a topic cannot be read."""
+    places = (one.place for one in letters if one.original is None)
+    return read_originals(settings, [place for place in places if place is not None])
 
 
 def _read(

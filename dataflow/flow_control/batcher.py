@@ -138,7 +138,7 @@ class Batcher(BaseOperator):
         return worked
 
     def _close_times(self, count: int) -> None:
-        """Take rows of closed times, `count` where there are so many."""
+        """Move rows of closed times to the ready rows, until `count` rows are ready."""
         more = True
         while more and len(self._ready) < count:
             passed, more = self._open.pop_passed(self._input.frontier)

@@ -200,8 +200,7 @@ class Exchange(BaseOperator):
         if (row_bytes := _row_bytes(unsent.rows.batch)) is not None:
             end = first + max(1, MESSAGE_BYTES // (row_bytes + COLUMN_BYTES))
             unsent.first = min(end, len(unsent.rows))
-            whole = unsent.first - first == len(unsent.rows)
-            rows = unsent.rows if whole else unsent.rows.between(first, unsent.first)
+            rows = unsent.rows.between(first, unsent.first)
             return rows.arrivals, rows.batch.with_size(row_bytes * len(rows))
         unsent.first = len(unsent.rows)
         for piece in self._pieces(unsent.rows.batch, first):

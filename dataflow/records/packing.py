@@ -8,6 +8,7 @@ second one for a piece that exceeds the bound.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from sys import getsizeof
 from typing import Final, NamedTuple, cast
@@ -164,10 +165,9 @@ def estimated_size(values: Values, first: int = 0) -> int:
         return 0
     size = _size(sample[0])
     if size <= PIECE_BYTES // SAMPLE:
-        try:
+        # Where one of them is refused, each counts alone.
+        with suppress(UnencodableError, ValueError):
             return len(encode_values(sample)) * left // len(sample)
-        except (UnencodableError, ValueError):
-            """Some of them have a size in memory alone."""
     sampled = 1
     for value in sample[1:]:
         if size > PIECE_BYTES:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meander.state.encoding.codec import ATOMS, Sealed, SealedCopy
-from meander.state.encoding.named_types import IN_USE
+from meander.state.encoding.named_types import in_use, shape_of_all
 from meander.state.encoding.record import Record
 
 T = TypeVar("T")
@@ -158,7 +158,7 @@ def weigh(state: Any) -> int:  # noqa: ANN401 (it asks for the type)
         # The same state is weighed before its next change.
         state.weight = state.weight or getsizeof(state) + weigh(state.value)
         return cast(int, state.weight)
-    shape = IN_USE.shapes.get(kind)
+    shape = in_use().shapes.get(kind)
     if shape is None:
         return getsizeof(state)
     attributes = getsizeof(vars(state)) if shape.has_more is not None else 0
@@ -168,8 +168,7 @@ def weigh(state: Any) -> int:  # noqa: ANN401 (it asks for the type)
 def _weigh_parts(parts: Collection[object]) -> int:
     if ATOMS.issuperset(map(type, parts)):
         return sum(map(getsizeof, parts))
-    kinds = {*map(type, parts)}
-    shape = IN_USE.shapes.get(kinds.pop()) if len(kinds) == 1 else None
+    shape = shape_of_all(parts)
     if shape is None or shape.has_more is not None:
         return sum(map(weigh, parts))
     return sum(map(getsizeof, parts)) + _weigh_parts([*chain(*map(shape.values, parts))])

@@ -24,7 +24,7 @@ import msgpack
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import forms, named_types
 from meander.state.encoding.canonical import STABLE, canonical
-from meander.state.encoding.named_types import IN_USE
+from meander.state.encoding.named_types import in_use, shape_of_all
 from meander.state.encoding.record import Record
 from meander.state.encoding.shapes import Shape
 
@@ -196,9 +196,8 @@ def own_copies(values: list[object]) -> list[object] | None:
 
 def _common_shape(values: Sequence[object]) -> Shape | None:
     """Return the shape of the objects of one class whose fields hold atoms alone."""
-    kind = type(values[0]) if values else object
-    shape = IN_USE.shapes.get(kind)
-    if shape is None or shape.has_more is not None or {*map(type, values)} != {kind}:
+    shape = shape_of_all(values)
+    if shape is None or shape.has_more is not None:
         return None
     fields = chain.from_iterable(map(shape.values, values))
     return shape if ATOMS.issuperset(map(type, fields)) else None
@@ -214,7 +213,7 @@ def _copy(value: Any, depth: int) -> object:  # noqa: ANN401 (it asks for the ty
         return value if ATOMS.issuperset(map(type, value)) else _copy_tuple(value, depth)
     if kind is datetime:
         return value if _is_datetime(value) else _MUST_WALK
-    shape = IN_USE.shapes.get(kind)
+    shape = in_use().shapes.get(kind)
     if shape is None or (shape.has_more is not None and shape.has_more(value)):
         return _MUST_WALK
     fields = shape.values(value)
@@ -391,7 +390,7 @@ def _inspect_form(value: object, path: tuple[object, ...]) -> bool:
             named_types.factory_name(value)
         except ValueError as error:
             raise UnencodableError(path, str(error), "give it a class") from None
-    shape = IN_USE.shapes.get(type(value))
+    shape = in_use().shapes.get(type(value))
     if shape is not None and (shape.has_more is None or not shape.has_more(value)):
         return _inspect_fields(shape, value, path)
     items = form.items(value)
@@ -475,8 +474,8 @@ _BUILD: Final[dict[int, Callable[[list[Any]], object]]] = {
     _DATE.code: lambda rest: date(*rest),
     _TIMEDELTA.code: lambda rest: timedelta(*rest),
     _DECIMAL.code: lambda rest: Decimal(rest[0]),
-    forms.DEFAULTDICT.code: lambda rest: forms.default_of(rest, named_types.in_use().factories),
-    forms.NAMED.code: lambda rest: named_types.in_use().build(*rest),
+    forms.DEFAULTDICT.code: lambda rest: forms.default_of(rest, in_use().factories),
+    forms.NAMED.code: lambda rest: in_use().build(*rest),
     **forms.BUILDERS,
 }
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from meander.state.encoding.named_types import IN_USE
+from meander.state.encoding.named_types import in_use, shape_of_all
 
 FieldColumns = dict[str, list[list[object]]]
 """The name of the class with the names of its fields, and a column of each field."""
@@ -31,12 +31,12 @@ def to_columns(objects: Sequence[object]) -> FieldColumns | None:
     [Bid(auction=1, price=2.5), Bid(auction=3, price=4.5)]
     >>> to_columns([Bid(1, 2.5), None]); use(before)
     """
-    kind = type(objects[0]) if objects else object
-    shape = IN_USE.shapes.get(kind)
-    if shape is None or not shape.names or {*map(type, objects)} != {kind}:
+    shape = shape_of_all(objects)
+    if shape is None or not shape.names:
         return None
+    named = in_use().by_type[type(objects[0])]
     columns = zip(*map(shape.values, objects), strict=True)
-    return {IN_USE.types.by_type[kind].name: [[*shape.names], *map(list, columns)]}
+    return {named.name: [[*shape.names], *map(list, columns)]}
 
 
 def from_columns(columns: object) -> list[object]:
@@ -49,8 +49,9 @@ def from_columns(columns: object) -> list[object]:
 
 
 def _objects(name: object, names: object, fields: list[list[object]]) -> list[object]:
-    kind = IN_USE.types.factories.get(cast(str, name))
-    shape = None if kind is None else IN_USE.shapes.get(kind)
+    types = in_use()
+    kind = types.factories.get(cast(str, name))
+    shape = None if kind is None else types.shapes.get(kind)
     if shape is None or names != [*shape.names] or {*map(type, fields)} != {list}:
         raise ValueError(f"its field columns are no {name!r} of the flow")
     return list(map(shape.build, zip(*fields, strict=True)))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from enum import Enum, Flag
 from types import MappingProxyType
@@ -71,6 +71,8 @@ class NamedTypes:
         self.shapes: dict[type, Shape] = {}
         """The shapes of those classes that have one."""
         self._by_name: dict[str, NamedType] = {}
+        self.factories: dict[str, type] = {}
+        """The classes by name."""
         for kind in dict.fromkeys(kinds):
             named = describe(kind)
             if named is None:
@@ -86,7 +88,7 @@ class NamedTypes:
                     f"{other.kind.__module__} and {kind.__module__} both define one",
                     "rename one of them, as records carry the name alone",
                 )
-            self.by_type[kind] = named
+            self.by_type[kind], self.factories[named.name] = named, kind
             if (shape := shape_of(kind)) is not None:
                 self.shapes[kind] = shape
 
@@ -102,36 +104,34 @@ class NamedTypes:
             raise ValueError(f"the flow names no type {name!r}")
         return named.build(parts)
 
-    @property
-    def factories(self) -> Mapping[str, type]:
-        """Return the classes by name."""
-        return {name: named.kind for name, named in self._by_name.items()}
-
 
 @dataclass(slots=True)
 class _InUse:
     types: NamedTypes
-    shapes: dict[type, Shape]
-    """Those of the classes, where a state needs them at once."""
 
 
-IN_USE: Final = _InUse(NamedTypes(), {})
-"""The classes that the codec knows, and their shapes."""
+_in_use: Final = _InUse(NamedTypes())
 
 
 def use(types: NamedTypes) -> None:
     """Let the codec of this process know the classes of a flow, and no others."""
-    IN_USE.types, IN_USE.shapes = types, types.shapes
+    _in_use.types = types
 
 
 def in_use() -> NamedTypes:
     """Return the classes that the codec knows."""
-    return IN_USE.types
+    return _in_use.types
+
+
+def shape_of_all(values: Collection[object]) -> Shape | None:
+    """Return the shape of values that are objects of one class, or None for other values."""
+    kinds = {*map(type, values)}
+    return _in_use.types.shapes.get(kinds.pop()) if len(kinds) == 1 else None
 
 
 def form_of(kind: type) -> Form | None:
     """Return how values of a type become arrays, or None where no form describes it."""
-    form = FORMS.get(kind) or IN_USE.types.form(kind)
+    form = FORMS.get(kind) or _in_use.types.form(kind)
     return _DEFAULTDICT if form is None and kind is defaultdict else form
 
 
@@ -144,7 +144,7 @@ def factory_name(value: defaultdict[Any, Any]) -> str | None:
         name: str = factory.__name__
         if FACTORIES.get(name) is factory:
             return name
-        if (named := IN_USE.types.by_type.get(factory)) is not None:
+        if (named := _in_use.types.by_type.get(factory)) is not None:
             return named.name
     raise ValueError(
         f"its default_factory is {factory!r}, and only a plain type or one of the flow's returns"

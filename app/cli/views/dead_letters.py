@@ -104,9 +104,7 @@ def show_letters(
     """Print dead letters as a whole, each with its original record where that is known. `originals`
     has records that dead letters do not carry."""
     for one in letters:
-        original = one.original
-        if original is None and one.place is not None:
-            original = originals.get(one.place)
+        original = one.record_in(originals)
         if output.as_json:
             output.line(_fields(one, one.offset in marked, original))
         else:

@@ -93,7 +93,9 @@ class Rows:
         return Rows(self.batch.take(rows), self.tags[rows], self.iterations)
 
     def between(self, first: int, end: int) -> Rows:
-        """Return consecutive rows, without a copy of their columns."""
+        """Return consecutive rows, without a copy of their columns; the same object for all."""
+        if first == 0 and end >= len(self):
+            return self
         return Rows(self.batch.between(first, end), self.tags[first:end], self.iterations)
 
     def split_at(self, at: int) -> tuple[Rows, Rows]:

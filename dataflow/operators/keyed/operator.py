@@ -366,12 +366,12 @@ class KeyedOperator(StatefulOperator):
             rows = self._peek(max_count)
             version = self._version_at(*rows.batch.times[:1].tolist(), *self._first_calls())
             if version.until is not None:
-                rows = _before(rows, int(np.searchsorted(rows.batch.times, version.until)))
+                rows = rows.between(0, int(np.searchsorted(rows.batch.times, version.until)))
             bound = self._call_frontier(frontier, len(rows))
             calls = self._calls(bound, (), max_count, version)
             if not version.logic.call_kinds:
                 return version.logic, rows, calls
-            return version.logic, _before(rows, calls.count_before_calls(rows.batch.times)), calls
+            return version.logic, rows.between(0, calls.count_before_calls(rows.batch.times)), calls
         # Records on arrival are in no order of time, and a loop separates records of one time:
         # calls come before them.
         bound = self._call_frontier(frontier)
@@ -380,7 +380,7 @@ class KeyedOperator(StatefulOperator):
         if calls.next() is not None:
             return version.logic, EMPTY, calls
         rows = self._peek(max_count)
-        rows = _before(rows, self._timeline.count_equal(rows.batch.times))
+        rows = rows.between(0, self._timeline.count_equal(rows.batch.times))
         version = self._version_at(*rows.batch.times[:1].tolist())
         return version.logic, rows, self._calls(bound, rows.iterations, max_count, version)
 
@@ -448,8 +448,7 @@ class KeyedOperator(StatefulOperator):
         """Return the first queued records of one slice. They stay queued."""
         if not self._queue or self._overtakes():
             return EMPTY
-        rows = self._queue[0][1]
-        return _before(rows, max_count)
+        return self._queue[0][1].between(0, max_count)
 
     def _drop(self, count: int) -> None:
         """Remove the first `count` queued records, which are applied."""
@@ -474,8 +473,3 @@ class KeyedOperator(StatefulOperator):
 
     def _call_times(self) -> tuple[Time, ...]:
         return least_of(self.timers.least, *self._notifications.least_times)
-
-
-def _before(rows: Rows, count: int) -> Rows:
-    """Return the first `count` records."""
-    return rows if count >= len(rows) else rows.between(0, count)
