@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from meander.connectors.kafka.dead_letter import (
-    MAX_DEAD_RECORD,
     NO_ROOM,
     TOO_LARGE,
     KafkaDeadLetters,
@@ -28,7 +27,7 @@ from meander.connectors.topics.dead_letters import (
     read_dead_letters,
 )
 from meander.dataflow.records.batch import Batch
-from meander.schemas.dead_letter import OriginalRecord, RecordPlace
+from meander.schemas.dead_letter import MAX_DEAD_RECORD, OriginalRecord, RecordPlace
 from meander.schemas.errors import MeanderError
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.connector_rig import Rig, batch
