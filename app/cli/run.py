@@ -187,7 +187,7 @@ def run(
                 flow, options, lambda: opened.enter_context(spark), watch.show, SIGNALS, watch.wait
             )
         except Interrupted:
-            output.say("stopped before all workers ran")
+            output.say("stopped at once")
             raise
     verb = "stopped" if result.signal else "finished"
     output.say(f"{verb} after {result.seconds:.1f} s: {in_words(result.counters)}")

@@ -203,8 +203,6 @@ class DriverLoop:
         """Stop the threads of this loop."""
         if self._plan_control is not None:
             self._plan_control.close()
-        self._lag.close()
-        self._new_topics.close()
         self._orphan_cleanup.close()
 
     def result(self, signal: int | None, seconds: float) -> FlowResult:

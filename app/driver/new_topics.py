@@ -13,9 +13,9 @@ from concurrent.futures import Future
 
 from confluent_kafka import KafkaException
 
-from meander.app.common.inquiry import Inquiry
 from meander.app.loading.plan_topics import present_topics
 from meander.connectors.kafka import client
+from meander.connectors.kafka.inquiry import Inquiry
 from meander.dataflow.api.expansion import SEPARATOR, composites, part_names
 from meander.dataflow.api.nodes import Node
 from meander.dataflow.api.plan import Plan
@@ -54,10 +54,6 @@ class NewTopics:
         if due and not self._inquiry.running:
             self._at = time.monotonic()
             self._inquiry.ask(self._ask)
-
-    def close(self) -> None:
-        """Ask no further, without a wait for an answer."""
-        self._inquiry.close()
 
     def _ask(self) -> list[str]:
         if self._admin is None:

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from meander.app.common.inquiry import Inquiry
 from meander.connectors.kafka import client, topic_metadata
 from meander.connectors.kafka.client import Settings
+from meander.connectors.kafka.inquiry import Inquiry
 
 PATIENCE = 1.0
 """Seconds after which a question counts as not answered."""
@@ -68,10 +68,6 @@ class Lag:
             self._take(answer)
         if self._partitions and not self._inquiry.running:
             self._inquiry.ask(partial(self._ask, [*self._partitions]))
-
-    def close(self) -> None:
-        """Send no further request, without a wait for a running one."""
-        self._inquiry.close()
 
     def _ask(self, partitions: list[TopicPartition]) -> _Answer:
         asked_at = time.monotonic()

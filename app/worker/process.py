@@ -60,7 +60,8 @@ from meander.app.worker.process_state import ProcessState
 from meander.app.worker.remote_log import RemoteLog
 from meander.app.worker.turn_times import TurnTimes
 from meander.connectors.custom.source import partition_names
-from meander.connectors.kafka.dead_letter import KafkaDeadLetters, origins_of
+from meander.connectors.kafka.dead_letter import KafkaDeadLetters
+from meander.connectors.kafka.origins import origins_of
 from meander.connectors.kafka.sink.record_limits import max_batch_bytes
 from meander.connectors.kafka.sink.sink import KafkaSink
 from meander.connectors.kafka.sink.transaction_buffer import TransactionBuffer

@@ -11,11 +11,9 @@ it or does not answer in time. `meander.schemas.dead_letter` lists the headers.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from confluent_kafka import Message
 
@@ -27,31 +25,30 @@ from meander.connectors.kafka.original_reads import (
     UNANSWERED,
     OriginalReads,
 )
+from meander.connectors.kafka.origins import (
+    NO_ORIGINS,
+    Origin,
+    Origins,
+    header_text,
+    place_headers,
+)
 from meander.connectors.kafka.sink.producer import RECORD_OVERHEAD, Headers
 from meander.connectors.kafka.sink.record_producer import RecordProducer
 from meander.dataflow.interfaces import Wakeup, WorkerContext
 from meander.dataflow.operators.error_policy import failure, safe_repr
 from meander.dataflow.records.batch import Batch
 from meander.schemas import dead_letter
-from meander.schemas.dead_letter import OriginalRecord, RecordPlace
+from meander.schemas.dead_letter import MAX_DEAD_RECORD, OriginalRecord, RecordPlace
 from meander.schemas.log_lines import LineLogger
 from meander.state.encoding import codec
 from meander.state.times.time import to_millis
 
-if TYPE_CHECKING:
-    from meander.dataflow.api.plan import Plan
-
 log = LineLogger(__name__)
-
-PartitionName = Callable[[int], str]
-"""Gives the name of a partition of a source beside Kafka, by its number; '' where none is known."""
 
 MAX_LOGGED = 300
 """The most characters of a reason in the log."""
 MAX_TRACE = 8 * 1024
 """The most characters of a traceback. Its end remains, as it names the cause."""
-MAX_DEAD_RECORD = 16 << 20
-"""The most bytes of a record on the dead-letter topic; longer records are cut."""
 MAX_VALUE = MAX_DEAD_RECORD // 2
 """The most bytes of a value, from its start. The rest of a record serves its key and headers."""
 MAX_KEY = MAX_HEADERS = MAX_DEAD_RECORD // 8
@@ -74,88 +71,6 @@ class MalformedRecord:
     headers: Headers
     partition_name: str = ""
     """The name of its partition in a source beside Kafka, such as the path of a file."""
-
-
-def _unnamed(_: int) -> str:
-    return ""
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """An origin of records: a topic that a source reads, or an operator with timers or changes."""
-
-    name: str
-    topic: str | None = None
-    topic_id: str = ""
-    """The id of the topic, or ''."""
-    is_source: bool = False
-    """Whether it is a source beside Kafka."""
-    partition_name: PartitionName = _unnamed
-
-    def headers(self, batch: Batch, row: int) -> Headers:
-        """Return the headers that name the record of a row."""
-        if self.topic is None and self.is_source:
-            return [(dead_letter.KIND, "record"), *self._place(batch, row)]
-        if self.topic is None:
-            kind = "notification" if batch.offsets[row] else "timer"
-            return [
-                (dead_letter.KIND, kind if batch.keys is not None else "change"),
-                (dead_letter.ORIGIN, self.name),
-            ]
-        place = [
-            (dead_letter.KIND, "record"),
-            (dead_letter.TOPIC, self.topic),
-            (dead_letter.PARTITION, str(batch.partitions[row])),
-            (dead_letter.OFFSET, str(batch.offsets[row])),
-        ]
-        return [*place, (dead_letter.TOPIC_ID, self.topic_id)] if self.topic_id else [*place]
-
-    def place(self, batch: Batch, row: int) -> RecordPlace | None:
-        """Return where the record of a row lies on Kafka, if it does."""
-        if self.topic is None:
-            return None
-        partition, offset = int(batch.partitions[row]), int(batch.offsets[row])
-        return RecordPlace(self.topic, self.topic_id, partition, offset)
-
-    def _place(self, batch: Batch, row: int) -> Headers:
-        return _place(self.name, self.partition_name(int(batch.partitions[row])), batch, row)
-
-
-def _place(source: str, partition_name: str, batch: Batch, row: int) -> Headers:
-    """Return the headers that name the place of a record of a source beside Kafka."""
-    return [
-        (dead_letter.ORIGIN, source),
-        (dead_letter.PARTITION, str(batch.partitions[row])),
-        *([(dead_letter.PARTITION_NAME, _header_text(partition_name))] if partition_name else []),
-        (dead_letter.OFFSET, str(batch.offsets[row])),
-    ]
-
-
-Origins = Mapping[int, Origin]
-"""The origins of the records of a flow, by number."""
-NO_ORIGINS: Origins = {}
-"""The origins of a flow that names none."""
-UNNAMED: Mapping[str, PartitionName] = {}
-"""The names of a flow without sources beside Kafka."""
-
-
-def origins_of(
-    plan: Plan, ids: Mapping[str, str], names: Mapping[str, PartitionName] = UNNAMED
-) -> Origins:
-    """Return the origins of a flow. `ids` holds the ids of the topics that it reads, and `names`
-    names the partitions of its sources beside Kafka, by source."""
-    topics = {source.name: getattr(source.spec, "topic", None) for source in plan.sources}
-    return {
-        number: Origin(
-            name,
-            topic,
-            ids.get(topic or "", ""),
-            name in topics and topic is None,
-            names.get(name, _unnamed),
-        )
-        for number, name in enumerate(plan.origins)
-        for topic in (topics.get(name),)
-    }
 
 
 @dataclass(slots=True)
@@ -240,13 +155,13 @@ class KafkaDeadLetters:
             )
         millis = str(to_millis(int(batch.times[row])))
         added: Headers = [
-            (dead_letter.REASON, _header_text(reason[:MAX_TRACE])),
+            (dead_letter.REASON, header_text(reason[:MAX_TRACE])),
             (dead_letter.OPERATOR, operator),
             (dead_letter.TIME, millis),
             (dead_letter.WORKER, str(self._worker)),
         ]
         if trace:
-            added.append((dead_letter.TRACE, _header_text(trace)[-MAX_TRACE:]))
+            added.append((dead_letter.TRACE, header_text(trace)[-MAX_TRACE:]))
         if isinstance(value, MalformedRecord):
             added += [
                 (dead_letter.KIND, "unreadable"),
@@ -256,7 +171,7 @@ class KafkaDeadLetters:
                 (dead_letter.TIMESTAMP, millis),
             ] if value.topic else [
                 (dead_letter.KIND, "unreadable"),
-                *_place(operator.partition(" ")[2], value.partition_name, batch, row),
+                *place_headers(operator.partition(" ")[2], value.partition_name, batch, row),
             ]  # fmt: skip
             letter = _WaitingLetter(value.value, key, value.headers, added, None)
         else:
@@ -321,7 +236,7 @@ class KafkaDeadLetters:
             added.append((dead_letter.TIMESTAMP, str(found.time_ms)))
             value, key, own = found.value, found.key, [*found.headers]
         elif found is not None:
-            added.append((dead_letter.NOT_CARRIED, _header_text(found)))
+            added.append((dead_letter.NOT_CARRIED, header_text(found)))
         if value is not None and len(value) > MAX_VALUE:
             added.append((dead_letter.TRUNCATED, str(len(value))))
             value = value[:MAX_VALUE]
@@ -382,16 +297,11 @@ def _within_bound(headers: Headers) -> Headers:
     return [*found, (dead_letter.HEADERS_LEFT_OUT, str(omitted))] if omitted else found
 
 
-def _header_text(text: str) -> bytes:
-    """Encode text as a header, including text that UTF-8 cannot encode."""
-    return text.encode("utf-8", "backslashreplace")
-
-
 def _key(key: bytes) -> bytes | None:
     try:
         return plain_key(key)
     except (ValueError, TypeError):
-        return _header_text(safe_repr(codec.decode(key)))
+        return header_text(safe_repr(codec.decode(key)))
 
 
 def _encoded_value(value: object) -> bytes | None:
@@ -400,4 +310,4 @@ def _encoded_value(value: object) -> bytes | None:
     try:
         return _json(value)
     except failure():  # the value's own code may run
-        return _header_text(safe_repr(value))
+        return header_text(safe_repr(value))

@@ -1,22 +1,21 @@
-"""The reads of a worker for the original records of its dead letters, in a thread of their own.
+"""The reads of a worker for the original records of its dead letters, each in a thread.
 
 Guarantees that no call waits for a broker, and that an answer covers the first of the places it was
-asked for, at least one. A read beyond `MAX_BYTES` or `SLICE_SECONDS` is cut to fewer places.
-Memory: the records of one answer (I6), and the queue of one consumer. Cost: no thread and no
-connection before the first dead letter.
+asked for, at least one. A read beyond `MAX_BYTES` or `SLICE_SECONDS` is cut to fewer places. What
+stops a read unexpectedly is raised in place of its answer. Memory: the records of one answer (I6),
+and the queue of one consumer. Cost: no connection before the first dead letter.
 """
 
 from __future__ import annotations
 
-import contextlib
-import threading
 import time
 from collections.abc import Mapping, Sequence
-from queue import SimpleQueue
+from functools import partial
 
 from confluent_kafka import KafkaException
 
 from meander.connectors.kafka.client import Settings, translate
+from meander.connectors.kafka.inquiry import Inquiry
 from meander.connectors.kafka.original_records import OriginalReader
 from meander.dataflow.interfaces import Wakeup
 from meander.schemas.dead_letter import OriginalRecord, RecordPlace
@@ -41,70 +40,55 @@ class OriginalReads:
     """Reads of original records, one at a time. `max_bytes` bounds the records of an answer."""
 
     def __init__(self, settings: Settings, wakeup: Wakeup, max_bytes: int = MAX_BYTES) -> None:
-        self._settings, self._wakeup = settings, wakeup
+        self._reader = OriginalReader(settings)
+        self._inquiry = Inquiry[Answer]("read originals", wakeup.set)
         self._max_bytes, self._most = max_bytes, FEW_PLACES
-        self._asked: SimpleQueue[Sequence[RecordPlace]] = SimpleQueue()
-        self._answers: SimpleQueue[Answer] = SimpleQueue()
-        self._asked_at: float | None = None
-        self._closing = False
-        self._thread: threading.Thread | None = None
+        self._asked_at = 0.0
 
     @property
     def busy(self) -> bool:
         """Return whether a read has no answer yet."""
-        return self._asked_at is not None
+        return self._inquiry.running
 
     @property
     def overdue(self) -> bool:
         """Return whether a read has had no answer for too long."""
-        return self._asked_at is not None and time.monotonic() - self._asked_at > ANSWER_TIMEOUT
+        return self.busy and _now() - self._asked_at > ANSWER_TIMEOUT
 
     def ask(self, places: Sequence[RecordPlace]) -> None:
         """Start to read the records at some places, while no other read runs."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="read originals", daemon=True)
-            self._thread.start()
-        self._asked_at = time.monotonic()
-        self._asked.put(places)
+        self._asked_at = _now()
+        self._inquiry.ask(partial(self._read_first, places))
 
     def answer(self) -> Answer | None:
-        """Return the answer once it is there, and only once."""
-        if self._answers.empty():
-            return None
-        self._asked_at = None
-        return self._answers.get()
+        """Return the answer once it is there, and only once. Raise an unexpected error of the
+        read."""
+        answer = self._inquiry.take()
+        return None if answer is None else answer.result()
 
     def close(self) -> None:
-        """End the thread, without a wait: it may wait for a broker, and closes its clients."""
-        self._closing = True
-        self._asked.put(())
+        """Release the connections, without a wait for a broker."""
+        self._inquiry.close(self._reader.close)
 
     # -- the thread's side
 
-    def _run(self) -> None:
-        with contextlib.closing(OriginalReader(self._settings)) as reader:
-            while not self._closing:
-                if places := self._asked.get():
-                    self._answers.put(self._read_first(reader, places))
-                    self._wakeup.set()
-
-    def _read_first(self, reader: OriginalReader, places: Sequence[RecordPlace]) -> Answer:
+    def _read_first(self, places: Sequence[RecordPlace]) -> Answer:
         """Return what lies at the first of some places, as many as one read takes."""
         while True:
             some = places[: self._most]
-            answer = self._read(reader, some)
+            answer = self._read(some)
             if answer is not None:
                 self._most = min(MAX_PLACES, 2 * self._most)
                 return answer
             self._most = max(1, len(some) // 2)
 
-    def _read(self, reader: OriginalReader, places: Sequence[RecordPlace]) -> Answer | None:
+    def _read(self, places: Sequence[RecordPlace]) -> Answer | None:
         """Return what lies at some places; None where they are too many for one read."""
         answer, size, until = dict[RecordPlace, OriginalRecord | str](), 0, _now() + SLICE_SECONDS
         for topic in dict.fromkeys(one.topic for one in places):
             wanted, missing = {one for one in places if one.topic == topic}, GONE
             try:
-                for place, original in reader.read(wanted):
+                for place, original in self._reader.read(wanted):
                     answer[place] = original
                     size += original.size
                     if len(places) > 1 and (size > self._max_bytes or _now() > until):

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from meander.connectors.custom.source import partition_names
-from meander.connectors.kafka.dead_letter import MalformedRecord, origins_of
+from meander.connectors.kafka.dead_letter import MalformedRecord
+from meander.connectors.kafka.origins import origins_of
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.simulation.in_memory import DeadLetter
 from meander.schemas.dead_letter import OriginalRecord
@@ -21,7 +22,7 @@ FindOriginal = Callable[[str, int, int], OriginalRecord | None]
 
 
 def _no_original(_: str, __: int, ___: int) -> None:
-    """Find no record: a run in this process does not read its topics twice."""
+    """Find no record: a run in this process reads records again at its end, all at once."""
 
 
 def placed_in(

@@ -74,6 +74,27 @@ counts = asked.key_by(key).fold("count", Count, count)
 counts.sink(KafkaSink("{prefix}counts", key=typed(Word)))
 asked.key_by(key).process("remind", int, remind, reminder).sink(KafkaSink("{prefix}counts"))
 """
+HOLD = """
+import os
+import time
+
+from meander.connectors.kafka import original_reads
+from meander.connectors.kafka.original_records import OriginalReader
+
+original_reads.ANSWER_TIMEOUT = 600
+read, gate = OriginalReader.read, Path({gate!r})
+
+
+def hold(reader, places):
+    (gate / str(os.getpid())).touch()
+    while not (gate / "open").exists():
+        time.sleep(0.01)
+    return read(reader, places)
+
+
+OriginalReader.read = hold
+"""
+"""Holds each read of an original record until the test opens the gate."""
 LATE, START = "LATE", 1_700_000_000_000
 BAD, UNREADABLE = [f"bad{n}" for n in range(30)], b"\xff"
 
@@ -169,6 +190,35 @@ def test_calls_and_dead_letters_outlive_a_killed_worker(
     replayed = [one for one in originals if "meander.replay" in dict(one.headers)]
     assert sorted(str(one.value, "utf-8") for one in replayed if one.value) == sorted(BAD)
     assert {one.key for one in replayed} == {b"k"}
+
+
+def test_dead_letter_that_waits_at_a_killed_worker_is_there_once_with_its_record(
+    broker: Broker, prefix: str, tmp_path: Path
+) -> None:
+    asked, gate = AskedFlow(broker, prefix, tmp_path), tmp_path / "gate"
+    gate.mkdir()
+    with asked.module.open("a") as module:
+        module.write(HOLD.format(gate=str(gate)))
+    asked.feed(["word"])
+    with meander(tmp_path, broker.bootstrap, *asked.run("--workers", "2")) as flow:
+        asked.until_counted(["word"])
+        flow.until_event("checkpointed")
+        asked.feed(["bad", "later"])
+        asked.until_counted(["later"])
+        until(lambda: any(gate.iterdir()), "the dead letter waits for its record")
+        (waits,) = gate.iterdir()
+        assert asked.command("asked") == []
+        kill(int(waits.name))
+        (gate / "open").touch()
+        until(lambda: len(flow.of("started")) > 1, f"it lives again: {flow.said}")
+        until(lambda: bool(asked.command("asked")), "the dead letter is there")
+        restored, taken = flow.of("recovering")[-1], len(flow.of("checkpointed"))
+        assert restored["checkpoint"]
+        until(lambda: len(flow.of("checkpointed")) > taken, "a checkpoint has it behind it")
+        kill(flow.process.pid, signal.SIGINT)
+        assert flow.exit_code() == 130, flow.said
+    (letter,) = asked.command("show", "asked", "--no-original")
+    assert letter["operator"] == "ask" and asked.holds(letter["original"]), letter
 
 
 def test_run_with_dead_letters_says_so_and_may_fail(

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 import pytest
 
 from meander import KafkaSink, KafkaSource
-from meander.connectors.kafka import client
+from meander.connectors.kafka import client, original_reads
+from meander.connectors.kafka.dead_letter import KafkaDeadLetters
+from meander.connectors.kafka.original_reads import UNANSWERED
+from meander.connectors.kafka.origins import Origin
 from meander.connectors.kafka.sink import transactional_producer
 from meander.connectors.kafka.sink.topic_batch import TopicBatch
 from meander.connectors.kafka.sink.transaction_buffer import TransactionBuffer
@@ -268,3 +276,50 @@ def test_a_transaction_past_its_timeout_is_lost_and_the_next_execution_commits_i
     assert not lot.values(), "nothing of it is visible"
     assert not commit(rig, lot).busy
     until(lambda: lot.values() == ALL, "all of it is, once")
+
+
+@contextmanager
+def silent(broker: LocalBroker) -> Iterator[None]:
+    """A broker that answers nothing while the block lasts, while all connections stay."""
+    assert broker.pid is not None
+    os.kill(broker.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+
+
+def test_letter_of_a_silent_broker_names_its_record_and_later_ones_carry_theirs(
+    own_broker: LocalBroker, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(original_reads, "ANSWER_TIMEOUT", 1.0)
+    rig = Rig(own_broker.bootstrap, prefix)
+    orders = rig.topic("orders")
+    rig.topic("flow.dead")
+    produce(rig.bootstrap, orders, [Record(b"v0"), Record(b"v1")])
+    origins = {3: Origin("source", orders, rig.id_of(orders))}
+    dead = KafkaDeadLetters.open(rig.context(), rig.dead_topic, origins)
+
+    def add(offset: int) -> None:
+        seen = replace(batch([{"seen": offset}]), partitions=np.array([0]))
+        dead.add("map", replace(seen, offsets=np.array([offset])), 0, "KeyError", "trace")
+
+    def last() -> Record:
+        until(lambda: dead.delivered() == dead.added, "it is durable")
+        return consume_all(rig.bootstrap, rig.dead_topic)[-1]
+
+    with silent(own_broker):
+        add(0)
+        late = time.monotonic() + original_reads.ANSWER_TIMEOUT
+        until(lambda: time.monotonic() > late and dead.has_room(), "the wait is over")
+        assert dead.delivered() == 0
+    first = last()
+    assert dict(first.headers)["meander.not_carried"] == UNANSWERED.encode()
+    assert first.value == b'{"seen":0}'
+
+    def carried() -> bool:
+        add(1)
+        return last().value == b"v1"
+
+    until(carried, "a later dead letter carries its record")
+    dead.close()

@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 
 from meander.connectors.kafka.dead_letter import (
-    MAX_DEAD_RECORD,
     MAX_KEY,
     MAX_TRACE,
     MAX_VALUE,
     KafkaDeadLetters,
     MalformedRecord,
-    Origin,
 )
+from meander.connectors.kafka.origins import Origin
 from meander.connectors.kafka.sink.producer import Headers
 from meander.dataflow.records.batch import Batch
+from meander.schemas.dead_letter import MAX_DEAD_RECORD
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
 from tests.support.kafka.brokers import Broker

@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 
 from meander.connectors.kafka.dead_letter import (
-    MAX_DEAD_RECORD,
     NO_ROOM,
     TOO_LARGE,
     KafkaDeadLetters,
     MalformedRecord,
-    Origin,
 )
 from meander.connectors.kafka.original_reads import GONE, UNANSWERED
 from meander.connectors.kafka.original_records import read_originals
+from meander.connectors.kafka.origins import Origin
 from meander.connectors.topics import dead_letter_replay
 from meander.connectors.topics.dead_letter_replay import DeadLetterReplay, select
 from meander.connectors.topics.dead_letters import (
@@ -28,7 +27,7 @@ from meander.connectors.topics.dead_letters import (
     read_dead_letters,
 )
 from meander.dataflow.records.batch import Batch
-from meander.schemas.dead_letter import OriginalRecord, RecordPlace
+from meander.schemas.dead_letter import MAX_DEAD_RECORD, OriginalRecord, RecordPlace
 from meander.schemas.errors import MeanderError
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.connector_rig import Rig, batch

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from meander import DeadLetters, Flow, KafkaSink, KafkaSource, Record, Retry, typed
-from meander.connectors.kafka.dead_letter import Origin, origins_of
 from meander.connectors.kafka.formats import encoder
+from meander.connectors.kafka.origins import Origin, origins_of
 from meander.dataflow.api.plan import Plan
 from meander.schemas.errors import MeanderError
 from meander.testing import At, Control, TestFlow
