@@ -1,8 +1,9 @@
-"""Windows of a columnar aggregate: what they are, and what their two logics share.
+"""Windows of a columnar aggregate: what they are, and what their three logics share.
 
 Guarantees the results of `logic.py`. A record counts for a window by its own logical time alone, so
 all records of a pass are folded before windows close. Invariant: a fold changes no state where it
-raises, so its records are folded one by one then. Cost: `hopping_columns.py`, `session_columns.py`.
+raises, so its records are folded one by one then. Cost: `hopping_columns.py`,
+`pane_columns.py`, `session_columns.py`.
 """
 
 from __future__ import annotations
@@ -54,13 +55,14 @@ def name_prefix(number: int) -> bytes:
     return PAIR_HEAD + number.to_bytes(_NUMBER_BYTES, "big", signed=True)
 
 
-def number_of(name: bytes) -> int:
-    """Return the number of the key of a state.
+def numbers_of(names: Sequence[bytes]) -> Int64s:
+    """Return the numbers of the keys of states, shape (n,).
 
-    >>> number_of(name_prefix(-7) + codec.encode("home"))
-    -7
+    >>> numbers_of([name_prefix(-7) + codec.encode("home"), name_prefix(60_000)]).tolist()
+    [-7, 60000]
     """
-    return int.from_bytes(name[len(PAIR_HEAD) : PREFIX_BYTES], "big", signed=True)
+    data = b"".join([name[len(PAIR_HEAD) : PREFIX_BYTES] for name in names])
+    return np.frombuffer(data, ">i8").astype(np.int64)
 
 
 def bin_tag(bin: int) -> bytes:

@@ -68,7 +68,7 @@ class HoppingColumns(ColumnarLogic):
             self._guard.keepalive.send()
         found = Closed()
         if names:
-            states = self._states.pop(store, names, bins, np.ones(len(names), np.bool_))
+            states = self._states.pop(store, names, np.array(bins), np.ones(len(names), np.bool_))
             ends = np.array(closes, np.int64) - late
             own_keys = [name[PREFIX_BYTES:] for name in names]
             found.add(ends + late, ends - size, ends, own_keys, states)

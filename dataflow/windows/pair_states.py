@@ -7,8 +7,6 @@ record. Cost: two look-ups of the states in a call, and a few calls of numpy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from meander.dataflow.operators.error_policy import Guard, failure
@@ -36,9 +34,9 @@ class PairStates:
         self.folding, self._sealing, self._guard = Folding(fold), sealing, guard
         self._fold, self._reader = fold, ValueReader(fold)
 
-    def pop(self, store: Store, names: list[bytes], bins: Sequence[int], ends: Mask) -> Columns:
+    def pop(self, store: Store, names: list[bytes], bins: Bins, ends: Mask) -> Columns:
         """Return some states by their keys, and remove those that end."""
-        with store.open_batch(names, np.array(bins, np.int64)) as state_batch:
+        with store.open_batch(names, bins) as state_batch:
             states = self._states(store, state_batch, names).read(np.arange(len(names)))
             state_batch.forget(state_batch.slots[ends])
         return states

@@ -9,6 +9,8 @@ and a merge of those of the window. One pass closes all windows of a bin that ar
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import chain
 from typing import cast
 
 import numpy as np
@@ -28,7 +30,7 @@ from meander.dataflow.windows.columnar import (
     bin_of_tag,
     bin_tag,
     late_records,
-    number_of,
+    numbers_of,
 )
 from meander.dataflow.windows.folding import Folding, states_of
 from meander.dataflow.windows.pair_states import PairStates
@@ -39,6 +41,7 @@ from meander.dataflow.windows.panes import (
     pane_starts,
 )
 from meander.dataflow.windows.window import Hopping
+from meander.state.encoding.cells import pick
 from meander.state.encoding.columns import Columns
 from meander.state.keys.ids import Bin
 from meander.state.store.store import Bins, Store
@@ -57,30 +60,33 @@ class PaneColumns(ColumnarLogic):
     def _close(self, store: Store, calls: Calls, before: int | None) -> tuple[Batch, bool]:
         """Return the results of the windows that close before a time, about `max_calls` of them,
         and whether others wait."""
-        due, late = calls.due_timers(before), self._windows.late_ms
-        closing, done = Closing(store, self._windows), 0
+        due, keys, count = calls.due_timers(before), dict[Bin, list[bytes]](), 0
         for time, tag in due:
-            if len(closing.keys) >= calls.max_calls or time > due[0][0]:
+            if count >= calls.max_calls or time > due[0][0]:
                 break
-            closing.add(cast(Bin, bin_of_tag(tag)), to_millis(time) + 1 - late)
-            done += 1
-        calls.drop_timers(done)
-        for bin, close in closing.next_closes():
-            calls.set_timer(bin, before_millis(close), bin_tag(bin))
+            bin = cast(Bin, bin_of_tag(tag))
+            keys[bin] = store.keys_under(bin, PAIR_HEAD)
+            count += len(keys[bin])
+        calls.drop_timers(len(keys))
         if self._guard.keepalive.due:
             self._guard.keepalive.send()
         found = Closed()
-        if closing.names:
-            states = self._states.pop(store, closing.names, closing.bins, np.array(closing.end))
-            self._merge(closing, states, found)
+        if keys:
+            closing = Closing(self._windows, to_millis(due[0][0]) + 1, keys)
+            for bin, close in closing.next_closes():
+                calls.set_timer(bin, before_millis(close), bin_tag(bin))
+            if closing.names:
+                states = self._states.pop(store, closing.names, closing.bins, closing.last)
+                self._merge(closing, states, found)
         results = found.results(self._states.folding, calls, self._guard)
         return results, bool(calls.due_timers(before))
 
     def _merge(self, closing: Closing, states: Columns, found: Closed) -> None:
         """Merge the states of panes to those of windows."""
-        folding, ends = self._states.folding, np.array(closing.ends, np.int64)
-        closes, starts = ends + self._windows.late_ms, ends - self._windows.size_ms
-        groups = np.array(closing.groups, np.int64)
+        folding, groups = self._states.folding, closing.groups
+        closes = np.full(len(closing.keys), closing.close)
+        ends = closes - self._windows.late_ms
+        starts = ends - self._windows.size_ms
         try:
             merged = _merged(folding, states, groups)
         except failure():
@@ -129,52 +135,39 @@ class PaneColumns(ColumnarLogic):
 class Closing:
     """The windows of some bins that close at one time, with their panes."""
 
-    def __init__(self, store: Store, windows: Hopping) -> None:
-        self._store, self._windows = store, windows
-        self._later: list[tuple[Bin, int, int]] = []
-        """Bins with other panes, the start of the first one, and the close of the window."""
-        self.names: list[bytes] = []
-        """The keys of the states of panes."""
-        self.bins: list[Bin] = []
-        self.end: list[bool] = []
+    def __init__(
+        self, windows: Hopping, close: int, keys_of_bins: Mapping[Bin, list[bytes]]
+    ) -> None:
+        """All states of the bins are given by their keys."""
+        self._windows, self.close = windows, close
+        names = [*chain.from_iterable(keys_of_bins.values())]
+        bins = np.repeat([*keys_of_bins], [*map(len, keys_of_bins.values())])
+        panes, start = numbers_of(names), close - windows.late_ms - windows.size_ms
+        rows = np.flatnonzero((panes >= start) & (panes < start + windows.size_ms))
+        rows = rows[np.argsort(panes[rows], kind="stable")]
+        last = panes < start + windows.every_ms
+        self._others = bins[~last], panes[~last]
+        """The bins and the starts of the panes that later windows need."""
+        self.names, self.bins = pick(names, rows.tolist()), bins[rows]
+        """The keys of the states of panes, in the order of time, and their bins."""
+        self.last = last[rows]
         """Whether no later window needs a state."""
-        self.groups: list[int] = []
-        """The number of the window of each state. The states of a window are in order."""
-        self.keys: list[bytes] = []
+        numbers = dict[bytes, int]()
+        self.groups = np.array(
+            [numbers.setdefault(name[PREFIX_BYTES:], len(numbers)) for name in self.names], np.int64
+        )
+        """The number of the window of each state."""
+        self.keys = [*numbers]
         """The encoded key of each window."""
-        self.ends: list[int] = []
-        """The end of each window."""
-
-    def add(self, bin: Bin, end: int) -> None:
-        """Add the windows of a bin with an end."""
-        windows = self._windows
-        start, panes = end - windows.size_ms, dict[bytes, list[bytes]]()
-        for name in self._store.keys_under(bin, PAIR_HEAD):
-            panes.setdefault(name[:PREFIX_BYTES], []).append(name)
-        by_start = {number_of(prefix): names for prefix, names in panes.items()}
-        numbers, first, before = dict[bytes, int](), len(self.keys), len(self.names)
-        for pane in sorted(pane for pane in by_start if start <= pane < end):
-            names = by_start[pane]
-            self.names += names
-            self.end += [pane < start + windows.every_ms] * len(names)
-            for name in names:
-                key = name[PREFIX_BYTES:]
-                self.groups.append(first + numbers.setdefault(key, len(numbers)))
-        self.bins += [bin] * (len(self.names) - before)
-        self.keys += numbers
-        self.ends += [end] * len(numbers)
-        later = [pane for pane in by_start if pane >= start + windows.every_ms]
-        if later:
-            self._later.append((bin, min(later), end + windows.late_ms))
 
     def next_closes(self) -> list[tuple[Bin, int]]:
         """Return when the next window of each bin with other panes closes."""
-        every = self._windows.every_ms
-        firsts = first_closes(self._windows, np.array([start for _, start, _ in self._later]))
-        return [
-            (bin, max(close + every, first))
-            for (bin, _, close), first in zip(self._later, firsts.tolist(), strict=True)
-        ]
+        bins, panes = self._others
+        by_start = np.argsort(panes, kind="stable")
+        different, first = np.unique(bins[by_start], return_index=True)
+        closes = first_closes(self._windows, panes[by_start][first])
+        closes = np.maximum(closes, self.close + self._windows.every_ms)
+        return [*zip(map(Bin, different.tolist()), closes.tolist(), strict=True)]
 
 
 def _merged(folding: Folding, states: Columns, groups: Int64s) -> Columns:

@@ -10,10 +10,9 @@ import pytest
 from meander.dataflow.operators.keyed.callbacks import TimerChange
 from meander.dataflow.operators.keyed.context import Context
 from meander.dataflow.records.batch import Batch, Int64s
-from meander.dataflow.windows.columnar import ColumnarLogic
 from meander.dataflow.windows.logic import Emission, Row, TimedWindows
 from meander.dataflow.windows.open_sessions import OpenSessions
-from meander.dataflow.windows.pane_columns import Closing, PaneColumns
+from meander.dataflow.windows.pane_columns import Closing
 from meander.dataflow.windows.session_columns import SessionColumns
 from meander.dataflow.windows.sliding import SlidingWindows
 from meander.dataflow.windows.window import Sessions, Window
@@ -107,9 +106,6 @@ BUGS: dict[str, tuple[Any, str, Any]] = {
     "results so far come by the time of the record": (Emission, "due", _now),
     "windows of columns on disk do not close": (Store, "keys_under", _in_memory),
     "a closed session of columns stays": (OpenSessions, "forget", _stays),
-    "records wait for no close of a window in panes": (
-        PaneColumns, "_count_before_closes", ColumnarLogic._count_before_closes,
-    ),
     "windows in panes close once": (Closing, "next_closes", _none),
     "no session of columns gets a timer as its span begins": (SessionColumns, "_begin", _stays),
 }  # fmt: skip
@@ -118,7 +114,7 @@ SHOWN = dict.fromkeys(BUGS, 0) | {
     "results so far come by the time of the record": 1,
     "windows of columns on disk do not close": 2, "a closed session of columns stays": 17,
     "no session of columns gets a timer as its span begins": 17,
-    "records wait for no close of a window in panes": 457,
+    "windows in panes close once": 29,
 }  # fmt: skip
 """The seeds that show them, as it is now."""
 
