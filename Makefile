@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 WANTED := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 	if $$p -c '$(WANTED)' 2>/dev/null; then command -v $$p; break; fi; done)
-PROCESSES ?= 3
+PROCESSES ?= 4
 CORES  ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
 SECONDS ?= 300
 RESCALING ?= 600

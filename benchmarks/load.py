@@ -12,7 +12,7 @@ import numpy as np
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from meander.connectors.topics.internal_topics import MAX_STATE_RECORD
+from meander.state.layers.topic import MAX_STATE_RECORD
 
 KEYS = 100_000
 KEY = 9

@@ -6,7 +6,7 @@ import time
 
 from benchmarks import load
 from benchmarks.running import Running
-from meander.connectors.topics.internal_topics import MAX_STATE_RECORD
+from meander.state.layers.topic import MAX_STATE_RECORD
 
 MOST = 512 << 20
 """Bytes of chunks at most: more take longer, at the same speed."""

@@ -1,4 +1,4 @@
-"""The headers of a dead letter, and of the marks of replayed ones.
+"""The headers of a dead letter, and of the marks of replayed ones; the most bytes of a dead letter.
 
 Guarantees that the own headers of the record come first, then those of the dead letter, which begin
 with `REASON`. A reader so finds both, whatever the names of the own headers. A dead letter with
@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+MAX_DEAD_RECORD = 16 << 20
+"""The most bytes of a record on the dead-letter topic; longer records are cut."""
 ReadHeaders = list[tuple[str, bytes | None]]
 
 

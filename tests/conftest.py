@@ -1,6 +1,7 @@
 """One broker for the whole run, a topic prefix for each test, marks by folder.
 
-With `-n` a run has several processes; the one that conducts them starts the broker for all.
+With `-n` a run has several processes; the one that conducts them starts the broker for all, and
+each suite is spread over the run (`suites.spread`).
 """
 
 from __future__ import annotations
@@ -28,13 +29,11 @@ from tests.support.kafka.brokers import Broker, choice, running
 from tests.support.kafka.topics import delete_topics
 from tests.support.process.jvm_archive import Archive, archived
 from tests.support.property.budget import FIRST_SEED, PARTS, SCHEDULES
+from tests.support.suites import spread, suite_of
 
-_TESTS = Path(__file__).parent
 _MEMORY, _ROOM = Path("/dev/shm"), 6 << 30
 """The folder of temporary files, and the free bytes that it needs. A database opens in 8 ms there,
 and in 50 on a disk."""
-_SUITES = "unit", "property", "integration", "fault"
-"""Folders of tests; doctests of what they share count as unit tests."""
 _used = pytest.StashKey[str]()
 _shared = pytest.StashKey[Broker]()
 _classes = pytest.StashKey[Archive]()
@@ -96,11 +95,12 @@ def pytest_terminal_summary(
         terminalreporter.write_line(f"{total}, in {PARTS} processes" if PARTS > 1 else total)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        inside = item.path.is_relative_to(_TESTS)
-        folder = item.path.relative_to(_TESTS).parts[0] if inside else "unit"
-        item.add_marker(folder if folder in _SUITES else "unit")
+        item.add_marker(suite_of(item.path))
+    if hasattr(config, "workerinput"):
+        places = {path: place for place, path in enumerate(spread({one.path for one in items}))}
+        items.sort(key=lambda item: places[item.path])
 
 
 @pytest.fixture(scope="session")

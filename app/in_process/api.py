@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+
+from confluent_kafka import KafkaException
 
 from meander.app.config import cluster
 from meander.app.in_process import runner
 from meander.app.in_process.collector import Collector
+from meander.connectors.kafka.client import Settings
+from meander.connectors.kafka.original_records import read_originals
 from meander.dataflow.api.builder import Definition
 from meander.dataflow.api.flow import Flow
 from meander.dataflow.api.in_process import InProcessResult
@@ -14,7 +19,8 @@ from meander.dataflow.api.nodes import Node, Output, SinkNode
 from meander.dataflow.api.upstream import ancestors
 from meander.dataflow.metrics.counters import counted
 from meander.dataflow.simulation.in_memory import DeadLetter
-from meander.schemas.errors import SetupError
+from meander.schemas.dead_letter import RecordPlace
+from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.log_lines import LineLogger
 
 log = LineLogger(__name__)
@@ -24,10 +30,14 @@ def run(
     flow: Flow, *, until_end: bool, fire_timers: bool, start: str, bootstrap: str | None
 ) -> InProcessResult:
     """Run a flow in this process; see `Flow.run`."""
-    return runner.run(
+    result = runner.run(
         flow, flow.nodes, lambda: cluster.kafka(None, None, bootstrap), until_end=until_end,
         fire_timers=fire_timers, start=start,
     )  # fmt: skip
+    if not any(letter.topic for letter in result.dead_letters):
+        return result
+    kafka = cluster.kafka(None, None, bootstrap)
+    return replace(result, dead_letters=_with_originals(result.dead_letters, kafka))
 
 
 def take(
@@ -64,6 +74,24 @@ def take(
         reason = letters[0].reason
         log.warning("dead_letters_given", operator=operator, count=len(letters), reason=reason)
     return found[:count]
+
+
+def _with_originals(dead_letters: Sequence[DeadLetter], kafka: Settings) -> tuple[DeadLetter, ...]:
+    """Return dead letters with the records that their topics hold."""
+    places = [
+        RecordPlace(letter.topic, "", int(letter.partition), int(letter.offset))
+        for letter in dead_letters
+    ]
+    try:
+        found = read_originals(kafka, (place for place in places if place.topic))
+    except (KafkaException, MeanderError) as error:
+        # The results have left, so the run has not failed.
+        log.warning("original_records_unread", reason=str(error))
+        return tuple(dead_letters)
+    return tuple(
+        replace(letter, original=found.get(place))
+        for letter, place in zip(dead_letters, places, strict=True)
+    )
 
 
 def _by_operator(

@@ -26,8 +26,8 @@ from meander.app.sql.decoding import (
     keyed_node,
     spec_of,
     topics_of,
-    windows_of,
 )
+from meander.app.sql.kinds import inner_operators, kind_of, stored_by
 from meander.connectors.kafka import client
 from meander.connectors.spark.column_types import INT, ColumnType
 from meander.connectors.spark.state_rows import StateRows
@@ -125,15 +125,15 @@ class Catalog:
             columns: dict[str, ColumnType | None] = {"key": None, "value": None, "count": INT}
             decoder = CollectionDecoder(kept)
             return of_states(kept.kept_by, self.checkpoint, columns, decoder, whole_bins=True)
-        codec, _ = written_codec(self.checkpoint, view.name)
         node = None if self.module is None else keyed_node(flow_of(self.module), view.name)
-        windows: dict[str, ColumnType | None] = {"start": INT, "end": INT}
-        columns = {"key": None, **(windows if windows_of(node) else {}), "value": None}
-        opened = StateDecoder(view.name, codec.name, self.module)
-        read = self.checkpoint
+        if node is not None:
+            node = stored_by(node)
+        operator, read = view.name if node is None else node.name, self.checkpoint
+        codec, _ = written_codec(read, operator)
+        opened = StateDecoder(operator, codec.name, self.module)
         if codec.name == COPIES.name:
-            read = _of_one_bin(read, view.name)
-        return of_states(view.name, read, columns, opened)
+            read = _of_one_bin(read, operator)
+        return of_states(operator, read, kind_of(node).columns, opened)
 
     def _topic_rows(self, topic: str) -> TopicRows:
         ranges = tuple(ranges_of(self.settings, [topic]))
@@ -166,14 +166,18 @@ class Catalog:
 
     @cached_property
     def _operators(self) -> list[str]:
-        """Return the operators with a state per key."""
-        defined = [] if self.module is None else flow_of(self.module).nodes
-        keyed = [node.name for node in defined if isinstance(node, KeyedNode)]
+        """Return the operators with a view of their states."""
+        flow = None if self.module is None else flow_of(self.module)
+        inner = set[str]() if flow is None else inner_operators(flow)
+        defined = () if flow is None else flow.nodes
+        keyed = [
+            node.name for node in defined if isinstance(node, KeyedNode) and node.name not in inner
+        ]
         if self.missing_states is not None:
             return keyed
         cut = self.checkpoint.cut
         others = {name for one in cut.arrangements for name in (one.operator, one.kept_by)}
-        return [*keyed, *sorted(self.checkpoint.operators - others - {*keyed})]
+        return [*keyed, *sorted(self.checkpoint.operators - others - inner - {*keyed})]
 
     @cached_property
     def _arrangements(self) -> dict[str, KeptArrangement]:

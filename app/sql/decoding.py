@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from meander.app.loading.loader import load_flow
+from meander.app.sql.kinds import Kind, kind_of
 from meander.connectors.kafka.formats import (
     Decoder,
     Format,
@@ -29,12 +30,10 @@ from meander.connectors.spark.state_rows import Entries, Rows
 from meander.connectors.spark.topic_rows import Decode
 from meander.connectors.spark.views import Row
 from meander.dataflow.api.flow import Flow
-from meander.dataflow.api.nodes import KeyedNode, ProcessLogic, SinkNode, SourceNode
+from meander.dataflow.api.nodes import KeyedNode, SinkNode, SourceNode
 from meander.dataflow.operators.error_policy import describe, failure
 from meander.dataflow.operators.keyed.logic import unmarked
 from meander.dataflow.tables.copies import COPIES, key_of_entry
-from meander.dataflow.windows.columnar import ColumnarWindows
-from meander.dataflow.windows.open_windows import Logic, OpenWindow, open_windows
 from meander.schemas.errors import SetupError
 from meander.state.checkpoint.arrangements import KeptArrangement
 from meander.state.checkpoint.checkpoint import Checkpoint
@@ -42,7 +41,7 @@ from meander.state.encoding import codec
 from meander.state.encoding.codec import DEFINED, PLAIN
 from meander.state.encoding.expiring import split_due
 from meander.state.encoding.named_types import use
-from meander.state.encoding.timers import ROW
+from meander.state.times.time import END_TIME, MIN_TIME
 
 
 @functools.lru_cache(maxsize=1)
@@ -144,17 +143,6 @@ def keyed_node(flow: Flow, operator: str) -> KeyedNode | None:
     return next(nodes, None)
 
 
-def windows_of(node: KeyedNode | None) -> Logic | None:
-    """Return the logic of an operator with windows; None for another one."""
-    match None if node is None else node.logic:
-        case ColumnarWindows() as columnar:
-            return columnar
-        case ProcessLogic(init=init):
-            logic = getattr(init, "__self__", None)
-            return logic if isinstance(logic, get_args(Logic)) else None
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class StateDecoder:
     """The decoder of an operator's states. Without a module, states of an own codec stay bytes."""
@@ -167,7 +155,7 @@ class StateDecoder:
     def __call__(self) -> Rows:
         """Return the function that turns entries into rows."""
         node = None if self.module is None else keyed_node(flow_of(self.module), self.operator)
-        logic = windows_of(node)
+        kind = kind_of(node)
         decode: Callable[[bytes], object] = _plain_state
         if node is not None and self.codec not in (PLAIN.name, node.codec.name):
             raise SetupError(
@@ -180,12 +168,23 @@ class StateDecoder:
         decode_key: Callable[[bytes], object] = (
             key_of_entry if self.codec == COPIES.name else codec.decode
         )
-        return lambda _, entries: [
-            row
-            for key, data in entries
-            if not key.startswith(ROW)
-            for row in _state_rows(key, data, decode_key, decode, logic)
-        ]
+
+        def rows(checkpoint: Checkpoint, entries: Entries) -> list[Row]:
+            ended = ended_by(checkpoint, self.operator)
+            return [
+                row
+                for entry, data in entries
+                for row in _state_rows(kind, entry, data, decode_key, decode, ended)
+            ]
+
+        return rows
+
+
+def ended_by(checkpoint: Checkpoint, operator: str) -> int:
+    """Return the greatest due time of the states that have ended for all records which an operator
+    still gets. At the end of the input no time tells it."""
+    frontier = dict(checkpoint.cut.frontiers).get(operator, MIN_TIME)
+    return MIN_TIME if frontier == END_TIME else frontier
 
 
 def _is_plain(name: str) -> bool:
@@ -199,26 +198,26 @@ def _plain_state(data: bytes) -> object:
 
 
 def _state_rows(
-    key: bytes,
+    kind: Kind,
+    entry: bytes,
     data: bytes,
     decode_key: Callable[[bytes], object],
     decode: Callable[[bytes], object],
-    logic: Logic | None,
+    ended: int,
 ) -> Iterator[Row]:
-    """Yield the row of a state, or one for each of its windows."""
-    name: object = None
-    try:
-        name = decode_key(key)
-        state = decode(split_due(data)[1])
-        if logic is None:
-            yield name, state, None
-            return
-        windows: list[OpenWindow] = [*open_windows(logic, name, state)]
-    except failure() as error:  # a codec may be the user's
-        yield (name, *[None] * (1 if logic is None else 3), describe(error))
+    """Yield the rows of an entry, unless its time to live has ended."""
+    name, (due, encoded) = kind.key_of(entry), split_due(data)
+    if name is None or due <= ended:
         return
-    for one in windows:
-        yield (*one, None)
+    key: object = None
+    try:
+        key = decode_key(name)
+        rows = [*kind.rows(entry, key, decode(encoded))]
+    except failure() as error:  # a codec may be the user's
+        yield (key, *[None] * (len(kind.columns) - 1), describe(error))
+        return
+    for row in rows:
+        yield (*row, None)
 
 
 @dataclass(frozen=True, slots=True)

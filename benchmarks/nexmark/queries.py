@@ -181,18 +181,34 @@ def _average(state: tuple[int, int], sale: Sale) -> tuple[tuple[int, int], Categ
     return (total, count), CategoryPrice(sale.category, total / count, sale.date_time)
 
 
+Count = WindowResult[int, int]
+"""The number of bids for an auction in a window."""
+
+
 def counts(house: House) -> Stream[HotItem]:
-    """Count the bids for each auction in each hopping window."""
+    """Count the bids for each auction in each window."""
+    return _counts(house).map(_hot)
+
+
+def _counts(house: House) -> KeyedStream[Count, int]:
     auctions = house.offers().map(lambda bid: bid.auction).key_by(lambda auction: auction)
-    windows = auctions.window("count", hopping(house.size, every=house.every))
-    return windows.fold(columns.count()).map(
-        lambda one: HotItem(one["key"], one["value"], one["end"])
-    )
+    return auctions.window("count", hopping(house.size, every=house.every)).fold(columns.count())
+
+
+def _hot(one: Count) -> HotItem:
+    return HotItem(one["key"], one["value"], one["end"])
 
 
 def q5(house: House) -> Stream[HotItem]:
     """Give the auctions with the most bids of each hopping window."""
-    return _most(counts(house), "hottest", lambda item: item.num)
+    # The own time of a result is the last of its window, so those of one end are in one window.
+    parts = _counts(house).key_by(lambda one: one["key"] % PARTS)
+    most = parts.window("most", tumbling(house.every)).fold(columns.max_by("value"))
+    return _most(most.flat_map(_all_hot), "hottest", lambda item: item.num)
+
+
+def _all_hot(window: WindowResult[int, list[Count]]) -> list[HotItem]:
+    return list(map(_hot, window["value"]))
 
 
 Best = list[Any]

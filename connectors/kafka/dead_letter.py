@@ -38,7 +38,7 @@ from meander.dataflow.interfaces import Wakeup, WorkerContext
 from meander.dataflow.operators.error_policy import failure, safe_repr
 from meander.dataflow.records.batch import Batch
 from meander.schemas import dead_letter
-from meander.schemas.dead_letter import OriginalRecord, RecordPlace
+from meander.schemas.dead_letter import MAX_DEAD_RECORD, OriginalRecord, RecordPlace
 from meander.schemas.log_lines import LineLogger
 from meander.state.encoding import codec
 from meander.state.times.time import to_millis
@@ -49,8 +49,6 @@ MAX_LOGGED = 300
 """The most characters of a reason in the log."""
 MAX_TRACE = 8 * 1024
 """The most characters of a traceback. Its end remains, as it names the cause."""
-MAX_DEAD_RECORD = 16 << 20
-"""The most bytes of a record on the dead-letter topic; longer records are cut."""
 MAX_VALUE = MAX_DEAD_RECORD // 2
 """The most bytes of a value, from its start. The rest of a record serves its key and headers."""
 MAX_KEY = MAX_HEADERS = MAX_DEAD_RECORD // 8

@@ -22,7 +22,7 @@ FindOriginal = Callable[[str, int, int], OriginalRecord | None]
 
 
 def _no_original(_: str, __: int, ___: int) -> None:
-    """Find no record: a run in this process does not read its topics twice."""
+    """Find no record: a run in this process reads records again at its end, all at once."""
 
 
 def placed_in(

@@ -19,14 +19,11 @@ from confluent_kafka.admin import (
 )
 
 from meander.connectors.kafka.client import REQUEST_TIMEOUT, Admin, missing_topic, translate
-from meander.connectors.kafka.dead_letter import MAX_DEAD_RECORD
 from meander.connectors.kafka.topic_metadata import configs, descriptions, find_topic
+from meander.schemas.dead_letter import MAX_DEAD_RECORD
 from meander.schemas.errors import SetupError
-from meander.state.layers.layer_writer import STATE_LIMIT
+from meander.state.layers.topic import MAX_STATE_RECORD
 
-MAX_STATE_RECORD = STATE_LIMIT + (64 << 10)
-"""The most bytes of a record on the state topic: the greatest state alone in its chunk, and its
-head."""
 STATE_PARTITIONS = 8
 _UNLIMITED = -1
 _HOUR = 3600 * 1000

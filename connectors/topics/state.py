@@ -13,10 +13,10 @@ from functools import partial
 
 from meander.connectors.kafka.client import Settings
 from meander.connectors.kafka.sink.record_producer import RecordProducer
-from meander.connectors.topics.internal_topics import MAX_STATE_RECORD, STATE_PARTITIONS
+from meander.connectors.topics.internal_topics import STATE_PARTITIONS
 from meander.connectors.topics.record_fetcher import RecordFetcher
 from meander.dataflow.interfaces import Wakeup
-from meander.state.layers.topic import RecordLocation, Ticket
+from meander.state.layers.topic import MAX_STATE_RECORD, RecordLocation, Ticket
 
 
 class TopicAppender:

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 MAX_ITERATIONS = 1 << 20
 """The iterations after which a loop counts as endless."""
+_CONSOLIDATED = ArrangeNode | ConsolidateNode | CountNode | ReduceNode
+"""The operators whose output has each row of a time once."""
 
 
 class Collection(Extensible):
@@ -215,6 +217,8 @@ class Collection(Extensible):
 
     def consolidate(self) -> Collection:
         """Give each row once per time, with the sum of its diffs."""
+        if isinstance(self._at.node, _CONSOLIDATED) and not self.is_nested:
+            return self
         return self._add(ConsolidateNode(self._name("consolidate"), self._by_key()))
 
     def iterate(

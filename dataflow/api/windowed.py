@@ -159,7 +159,8 @@ class WindowedStream(Generic[T, K]):
             return self._with(name, aggregate, fold.merge is not None, emission, uses=fold.uses)
         self._check_merge(fold.merge is not None)
         logic = ColumnarWindows(self._windows, fold)
-        return self._added(logic, f"{name} in columns", has_top=isinstance(self._windows, Hopping))
+        form = "panes" if logic.in_panes else "columns"
+        return self._added(logic, f"{name} in {form}", has_top=isinstance(self._windows, Hopping))
 
     def _check_merge(self, has_merge: bool) -> None:
         if self._windows.merges and not has_merge:

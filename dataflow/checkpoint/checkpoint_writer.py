@@ -203,9 +203,11 @@ class CheckpointWriter:
         self._sequence += 1
         batch, iterations = one.batch, iterations_of(one.time)
         bins = self._bins(one)
+        numbers, origins = np.unique(batch.origins, return_inverse=True)
+        names = tuple(self._plan.origins[number] for number in numbers.tolist())
         columns = InFlightColumns(
-            iterations, batch.times, batch.origins, batch.partitions, batch.offsets, batch.indexes,
-            batch.keys, bins, batch.values, batch.extra,
+            iterations, batch.times, origins, batch.partitions, batch.offsets, batch.indexes,
+            batch.keys, bins, batch.values, batch.extra, names,
         )  # fmt: skip
         payload = in_flight.encode(header, columns)
         least = nested_time(int(batch.times.min()), iterations)

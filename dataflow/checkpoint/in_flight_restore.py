@@ -139,11 +139,14 @@ class InFlightRestore:
         changes.add(location, piece.time, -1)
 
     def _batch(self, at: Location, columns: InFlightColumns) -> Batch:
-        """Return records as their input receives them; a stream of a loop may have lost its keys
-        since."""
+        """Return records as their input receives them, with the numbers that the flow now gives
+        their origins; a stream of a loop may have lost its keys since."""
         keys = columns.keys if at in self._plan.keyed_inputs else None
+        origins = columns.origins
+        if columns.origin_names:
+            origins = np.array([*map(self._plan.origins.index, columns.origin_names)])[origins]
         return Batch(
-            columns.times, columns.origins, columns.partitions, columns.offsets, columns.indexes,
+            columns.times, origins, columns.partitions, columns.offsets, columns.indexes,
             columns.values, keys, None if keys is None else self._plan.flow.space.hash_keys(keys),
             extra=columns.extra,
         )  # fmt: skip

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from meander.dataflow.collections.arrangement import Arrangement
+from meander.dataflow.collections.count import TotalCount
 from meander.dataflow.collections.join import IncrementalJoin, Side
 from meander.dataflow.collections.reduce import Reduction, minimum
 from meander.state.collections import kernels
@@ -42,12 +43,21 @@ def compile_loops() -> None:
         arrangement.remove(0, LAST_HASH, STEPS)
     _gather_static(np.zeros(1, np.int32))
     _gather_static(np.zeros(1, np.int64))
+    _count()
 
 
 def _gather_static(values: Values) -> None:
     """Gather no rows of the static part of a chunk, which the layers above may lack."""
     none, times = np.zeros(1, np.int64), np.zeros((1, DEPTH), np.int64)
     kernels.gather_static(values, none, none, times[0], 0, none, none, times, none, 0)
+
+
+def _count() -> None:
+    """Count one value of one key."""
+    count, some = TotalCount("compilation", lambda *row: row), Updates.of([(7, 1, (1,), 1)])
+    lower, upper = count.output.upper, Antichain.of(2)
+    for _ in count.step(some, LayerDescription(lower, upper, lower)):
+        pass
 
 
 def _layer(now: int, width: int) -> Layer:

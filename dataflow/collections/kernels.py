@@ -164,8 +164,25 @@ def _closed(found: Int64s, count: int, every: Int64s, total: int) -> tuple[Int64
     return found, count
 
 
+@inlined
+def _lies_last(
+    f_order: Int64s, f_start: int, f_end: int, f_times: Int64s,
+    h_order: Int64s, h_start: int, h_end: int, h_times: Int64s,
+) -> bool:  # fmt: skip
+    """Whether all fresh times of a key are one, with all its other times at or before it."""
+    last = f_order[f_start]
+    for place in range(f_start + 1, f_end):
+        for d in range(f_times.shape[1]):
+            if f_times[f_order[place], d] != f_times[last, d]:
+                return False
+    for place in range(h_start, h_end):  # noqa: SIM110
+        if not _before(h_times, h_order[place], f_times, last):
+            return False
+    return True
+
+
 @compiled
-def interesting(
+def interesting(  # noqa: C901
     f_order: Int64s, f_offsets: Int64s, f_times: Int64s,
     h_order: Int64s, h_offsets: Int64s, h_times: Int64s, upper: Int64s,
 ) -> tuple[Int64s, Bools]:  # fmt: skip
@@ -178,6 +195,18 @@ def interesting(
     rows, at = np.empty((64, 1 + depth), np.int64), 0
     for q in range(len(f_offsets) - 1):
         fresh = f_offsets[q + 1] - f_offsets[q]
+        if fresh and _lies_last(
+            f_order, f_offsets[q], f_offsets[q + 1], f_times,
+            h_order, h_offsets[q], h_offsets[q + 1], h_times,
+        ):  # fmt: skip
+            # No join gives another time. So it is mostly, and arrays per key would cost more.
+            if at == len(rows):
+                rows = _doubled(rows)
+            rows[at, 0] = q
+            for d in range(depth):
+                rows[at, 1 + d] = f_times[f_order[f_offsets[q]], d]
+            at += 1
+            continue
         total = fresh + h_offsets[q + 1] - h_offsets[q]
         found = np.empty((fresh, depth), np.int64)
         count = _gathered(f_order, f_offsets[q], f_offsets[q + 1], f_times, found, 0)
@@ -244,7 +273,7 @@ def _add_up(
 
 
 @compiled
-def accumulate(
+def accumulate(  # noqa: C901
     query: Int64s, times: Int64s,
     order: Int64s, offsets: Int64s, values: Int64s, row_times: Int64s, diffs: Int64s,
 ) -> tuple[Int64s, Int64s, Int64s]:  # fmt: skip
@@ -253,6 +282,7 @@ def accumulate(
     starts = np.zeros(len(query) + 1, np.int64)
     # The counts of each value at each time of a query, then once more in the order of the times.
     found, counts = np.empty(64, np.int64), np.empty(64, np.int64)
+    ends, sums = np.empty(64, np.int64), np.empty(64, np.int64)
     at, first = 0, 0
     while first < len(query):
         q, last = query[first], first + 1
@@ -262,7 +292,8 @@ def accumulate(
         groups = 0
         for r in range(row, end):
             groups += r == row or values[order[r]] != values[order[r - 1]]
-        ends, sums = np.empty(groups, np.int64), np.empty(groups * many, np.int64)
+        if groups > len(ends) or groups * many > len(sums):
+            ends, sums = np.empty(2 * groups, np.int64), np.empty(2 * groups * many, np.int64)
         for group in range(groups):
             stop = row + 1
             while stop < end and values[order[stop]] == values[order[row]]:

@@ -43,6 +43,28 @@ def block_key(key: bytes, side: int, number: int) -> bytes:
     return b"%b%b%c%b" % (_BLOCK, key, side, number.to_bytes(_NUMBER_BYTES, "big"))
 
 
+def key_of_kept(entry: bytes) -> bytes | None:
+    r"""Return the encoded key whose records lie in an entry, the state of the key or a block of it;
+    None for another entry.
+
+    >>> key_of_kept(block_key(b"\xa1k", 1, 7)), key_of_kept(b"\xa1k"), key_of_kept(ROW + b"t...")
+    (b'\xa1k', b'\xa1k', None)
+    """
+    if entry.startswith(_BLOCK):
+        return entry[len(_BLOCK) : -1 - _NUMBER_BYTES]
+    return None if entry.startswith(ROW) else entry
+
+
+def kept_in(entry: bytes, stored: Any) -> Iterator[tuple[int, int, bytes]]:  # noqa: ANN401 (as stored)
+    """Yield the records that lie in the state of a key or in a block: the number of the side, the
+    own time and the encoded value."""
+    is_block = entry.startswith(_BLOCK)
+    sides = [(entry[-1 - _NUMBER_BYTES], stored)] if is_block else enumerate(stored)
+    for side, block in sides:
+        if len(block) != _LISTS:
+            yield from ((side, time, value) for time, _, value in zip(*block, strict=True))
+
+
 class TooManyRecordsError(MeanderError):
     """An error for a record that finds too many of its key and side that wait."""
 

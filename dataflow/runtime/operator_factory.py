@@ -110,6 +110,7 @@ from meander.dataflow.runtime.worker_metrics import WorkerMetrics
 from meander.dataflow.tables.logic import CopiesJoin, TableJoin
 from meander.dataflow.windows.columnar import ColumnarWindows
 from meander.dataflow.windows.hopping_columns import HoppingColumns
+from meander.dataflow.windows.pane_columns import PaneColumns
 from meander.dataflow.windows.session_columns import SessionColumns
 from meander.dataflow.windows.window import Hopping
 from meander.schemas.errors import MeanderError
@@ -597,8 +598,10 @@ class OperatorFactory:
                 )
             case ColumnFold() as columns:
                 return Columnar(columns, sealing, guard, node.expiry)
-            case ColumnarWindows(windows, columns):
+            case ColumnarWindows(windows, columns) as columnar:
                 if isinstance(windows, Hopping):
+                    if columnar.in_panes:
+                        return PaneColumns(windows, columns, sealing, guard)
                     return HoppingColumns(windows, columns, sealing, guard)
                 return SessionColumns(windows, columns, sealing, guard)
 

@@ -364,6 +364,7 @@ class DeadLetter:
     time: int
     """The packed logical time."""
     partition: int
+    """The partition of the record; a timer or a notification has a number of its key instead."""
     offset: int
     key: object = None
     """The key, where the record or the timer has one."""
@@ -373,7 +374,7 @@ class DeadLetter:
     """The name of the partition of a source beside Kafka, such as the path of a file."""
     original: OriginalRecord | None = None
     """The record on its topic: key, bytes, headers and timestamp. None for a timer, for a source
-    beside Kafka, and outside a `TestFlow`."""
+    beside Kafka, and where the topic no longer holds it as a `flow.run` ends."""
 
     def __repr__(self) -> str:
         names = [one.name for one in fields(self) if one.name != "time"]

@@ -10,6 +10,7 @@ calls of three process functions; the rows of one foreign key are one state.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,11 +87,21 @@ class ForeignKeyJoin:
             changed |= {encoded: key for encoded, (key, _) in rows.items()}
         for encoded in sorted(changed):
             _, row = rows.get(encoded, (None, None))
-            pairs = row is not None and (right is not None or self.keeps_unmatched)
+            pairs = row is not None and self._matches(right)
             context.emit((changed[encoded], (row, right) if pairs else None))
         if right is None and not rows:
             context.forget()
         return [right, rows, {}, None]
+
+    def rows(self, state: State) -> Iterator[tuple[object, object, object]]:
+        """Yield the rows that a foreign key has in the table of the join: the key of the left row,
+        and both rows."""
+        right, rows, _, _ = state
+        if self._matches(right):
+            yield from ((key, row, right) for key, row in rows.values())
+
+    def _matches(self, right: object) -> bool:
+        return right is not None or self.keeps_unmatched
 
 
 def no_pair() -> State:

@@ -51,6 +51,11 @@ class RowJoin:
             context.forget()
         return [sides, None]
 
+    def row(self, state: State) -> Sides | None:
+        """Return the row that a key has in the table of the join: both sides, or None."""
+        sides, _ = state
+        return sides if self._matches(sides) else None
+
     def _changed(self, context: Context, state: State, side: int, row: object) -> State:
         sides, before = state
         changed = [*sides]

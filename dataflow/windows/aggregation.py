@@ -195,11 +195,16 @@ class WindowColumns:
 
     def give(self, context: Context, window: Window, state: Any) -> None:  # noqa: ANN401
         """Send the result of a window."""
-        (value,) = self._folding.results(self._folding.of([state]))
+        value = self.result(state)
         result: WindowResult = {
             "key": context.key, "start": window.start, "end": window.end, "value": value,
         }  # fmt: skip
         context.emit(result)
+
+    def result(self, state: Any) -> object:  # noqa: ANN401
+        """Return the result of a window in a state."""
+        (value,) = self._folding.results(self._folding.of([state]))
+        return value
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
-"""Windows of a columnar aggregate: what they are, and what their two logics share.
+"""Windows of a columnar aggregate: what they are, and what their three logics share.
 
 Guarantees the results of `logic.py`. A record counts for a window by its own logical time alone, so
 all records of a pass are folded before windows close. Invariant: a fold changes no state where it
-raises, so its records are folded one by one then. Cost: `hopping_columns.py`, `session_columns.py`.
+raises, so its records are folded one by one then. Cost: `hopping_columns.py`,
+`pane_columns.py`, `session_columns.py`.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ LATE_COUNTER: Final = "window_late"
 OWN: Final = 3
 """The columns of a session before those of its fold: start, end, and in the first session of a key
 the number of others."""
-_HEAD: Final = codec.encode((0, 0))[:-2] + b"\xd3"
+PAIR_HEAD: Final = codec.encode((0, 0))[:-2] + b"\xd3"
 """The first bytes of a pair whose first item is a number of 8 bytes."""
 _NUMBER_BYTES: Final = 8
-PREFIX_BYTES: Final = len(_HEAD) + _NUMBER_BYTES
+PREFIX_BYTES: Final = len(PAIR_HEAD) + _NUMBER_BYTES
 
 
 def name_prefix(number: int) -> bytes:
@@ -51,7 +52,17 @@ def name_prefix(number: int) -> bytes:
     >>> codec.decode(name_prefix(60_000) + codec.encode("home"))
     (60000, 'home')
     """
-    return _HEAD + number.to_bytes(_NUMBER_BYTES, "big", signed=True)
+    return PAIR_HEAD + number.to_bytes(_NUMBER_BYTES, "big", signed=True)
+
+
+def numbers_of(names: Sequence[bytes]) -> Int64s:
+    """Return the numbers of the keys of states, shape (n,).
+
+    >>> numbers_of([name_prefix(-7) + codec.encode("home"), name_prefix(60_000)]).tolist()
+    [-7, 60000]
+    """
+    data = b"".join([name[len(PAIR_HEAD) : PREFIX_BYTES] for name in names])
+    return np.frombuffer(data, ">i8").astype(np.int64)
 
 
 def bin_tag(bin: int) -> bytes:
@@ -84,6 +95,13 @@ class ColumnarWindows:
     windows: Hopping | Sessions
     fold: ColumnFold
     side: tuple[str, ...] = (LATE,)
+
+    @property
+    def in_panes(self) -> bool:
+        """Return whether windows that overlap share the states of their panes."""
+        fold, windows = self.fold, self.windows
+        overlap = isinstance(windows, Hopping) and windows.every_ms < windows.size_ms
+        return overlap and fold.commutative and fold.merge is not None
 
     @property
     def uses(self) -> tuple[str, ...]:
@@ -119,10 +137,17 @@ class ColumnarLogic(ABC):
         batch = rows.batch
         before = int(batch.times[0]) if len(batch) else None
         closed, behind = self._close(store, calls, before)
-        late = batch.between(0, 0)
-        if not behind and len(batch):
-            late = self._add(store, bins, batch, calls)
-        return Applied(closed, 0 if behind else len(batch), closed, (late,))
+        while behind and not len(closed):  # a pass without a result and a record would end the turn
+            closed, behind = self._close(store, calls, before)
+        count = 0 if behind or not len(batch) else self._count_before_closes(batch)
+        late = batch.between(0, count)
+        if count:
+            late = self._add(store, bins[:count], late, calls)
+        return Applied(closed, count, closed, (late,))
+
+    def _count_before_closes(self, batch: Batch) -> int:
+        """Return how many of the first records can be added before other windows close."""
+        return len(batch)
 
     @abstractmethod
     def _close(self, store: Store, calls: Calls, before: int | None) -> tuple[Batch, bool]:
@@ -143,6 +168,7 @@ class Closed:
         self._columns: list[tuple[Int64s, Int64s, Int64s]] = []
         """Closes, starts and ends in milliseconds."""
         self._states: list[Columns] = []
+        self._failed: list[tuple[int, int, int, bytes, object, BaseException]] = []
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -156,17 +182,24 @@ class Closed:
             self._columns.append((closes, starts, ends))
             self._states.append(states)
 
+    def add_failed(
+        self, close: int, start: int, end: int, key: bytes, state: object, error: BaseException
+    ) -> None:
+        """Add a window that has failed before its result."""
+        self._failed.append((close, start, end, key, state, error))
+
     def results(self, folding: Folding, calls: Calls, guard: Guard) -> Batch:
         """Return the results of the windows. Each stands where the timer of the window would call.
-        The error policy applies to a window whose result fails."""
+        The error policy applies to a window that fails."""
+        for close, start, end, key, state, error in self._failed:
+            times = np.array([[close], [start], [end]], np.int64)
+            window = {"key": codec.decode(key), "start": start, "end": end, "state": state}
+            guard.failed(_places(calls, [key], *times).with_values([window]), 0, error)
         if not self.keys:
             return calls.at(NO_ROWS, NO_ROWS, [])
         closes, starts, ends = map(np.concatenate, zip(*self._columns, strict=True))
         states = tuple(map(np.concatenate, zip(*self._states, strict=True)))
-        different, place = np.unique(starts, return_inverse=True)
-        offsets = [Call(0, "timer", b"", str(start)).offset for start in different.tolist()]
-        batch = calls.at((closes << SEQUENCE_BITS) - 1, np.array(offsets)[place], self.keys)
-        batch = batch.with_own_times(ends - 1)
+        batch = _places(calls, self.keys, closes, starts, ends)
         rows = [*zip(map(codec.decode, self.keys), starts.tolist(), ends.tolist(), strict=True)]
         try:
             values = folding.results(states)
@@ -176,6 +209,15 @@ class Closed:
             [{"key": k, "start": s, "end": e, "value": v}
              for (k, s, e), v in zip(rows, values, strict=True)]
         )  # fmt: skip
+
+
+def _places(calls: Calls, keys: list[bytes], closes: Int64s, starts: Int64s, ends: Int64s) -> Batch:
+    """Return records without values where the timers of windows would call, with the last times of
+    the windows."""
+    different, place = np.unique(starts, return_inverse=True)
+    offsets = [Call(0, "timer", b"", str(start)).offset for start in different.tolist()]
+    batch = calls.at((closes << SEQUENCE_BITS) - 1, np.array(offsets)[place], keys)
+    return batch.with_own_times(ends - 1)
 
 
 def _one_by_one(

@@ -12,15 +12,9 @@ from typing import Final, cast
 
 import numpy as np
 
-from meander.dataflow.operators.error_policy import Guard, failure
+from meander.dataflow.operators.error_policy import Guard
 from meander.dataflow.operators.keyed.callbacks import Calls
-from meander.dataflow.operators.keyed.column_fold import ColumnFold, ValueReader
-from meander.dataflow.operators.keyed.columnar import (
-    NumberStates,
-    SealedStates,
-    column_states,
-    fitting_values,
-)
+from meander.dataflow.operators.keyed.column_fold import ColumnFold
 from meander.dataflow.operators.keyed.logic import Sealing
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.dataflow.records.extra_columns import EVENT_MS
@@ -33,13 +27,11 @@ from meander.dataflow.windows.columnar import (
     late_records,
     name_prefix,
 )
-from meander.dataflow.windows.folding import Folding
+from meander.dataflow.windows.pair_states import PairStates
 from meander.dataflow.windows.window import Hopping
-from meander.schemas.control import MAX_MILLIS
-from meander.state.encoding.columns import Column, Columns
 from meander.state.keys.ids import Bin
-from meander.state.store.store import Bins, StateBatch, Store
-from meander.state.times.time import SEQUENCE_BITS, before_millis, checked_millis, to_millis
+from meander.state.store.store import Bins, Store
+from meander.state.times.time import SEQUENCE_BITS, before_millis, to_millis
 
 MAX_PAIRS: Final = 1 << 16
 """The most pairs of a record and a window that are in columns at once, unless one record has
@@ -50,8 +42,8 @@ class HoppingColumns(ColumnarLogic):
     """The logic of hopping and tumbling windows of a columnar fold."""
 
     def __init__(self, windows: Hopping, fold: ColumnFold, sealing: Sealing, guard: Guard) -> None:
-        self._windows, self._fold, self._guard = windows, fold, guard
-        self._folding, self._reader, self.sealing = Folding(fold), ValueReader(fold), sealing
+        self._windows, self._guard = windows, guard
+        self._states, self.sealing = PairStates(fold, sealing, guard), sealing
 
     # -- closes
 
@@ -76,13 +68,11 @@ class HoppingColumns(ColumnarLogic):
             self._guard.keepalive.send()
         found = Closed()
         if names:
-            with store.open_batch(names, np.array(bins, np.int64)) as state_batch:
-                states = self._states(store, state_batch, names).read(np.arange(len(names)))
-                state_batch.forget(state_batch.slots)
+            states = self._states.pop(store, names, np.array(bins), np.ones(len(names), np.bool_))
             ends = np.array(closes, np.int64) - late
             own_keys = [name[PREFIX_BYTES:] for name in names]
             found.add(ends + late, ends - size, ends, own_keys, states)
-        return found.results(self._folding, calls, self._guard), behind
+        return found.results(self._states.folding, calls, self._guard), behind
 
     # -- records
 
@@ -115,77 +105,7 @@ class HoppingColumns(ColumnarLogic):
     ) -> None:
         """Add records to windows; pair by pair, in order, the row of a record and the start of one
         of its windows."""
-        batch, values, rows, starts = self._valued(batch, rows, starts)
-        if not len(rows):
-            return
-        assert batch.keys is not None
-        prefixes = {start: name_prefix(start) for start in np.unique(starts).tolist()}
-        keys = batch.keys
-        names = [prefixes[s] + keys[r] for s, r in zip(starts.tolist(), rows.tolist(), strict=True)]
-        pair_bins = bins[rows]
-        with store.open_batch(names, pair_bins) as state_batch:
-            slots = state_batch.slots
-            unique, first, groups = np.unique(slots, return_index=True, return_inverse=True)
-            states = self._states(store, state_batch, names)
-            new = first[~state_batch.has(unique)]
-            touched, after = self._folded(states.read(first), groups, values, batch, rows)
-            if touched is not None:
-                first, new = first[touched], np.intersect1d(new, first[touched])
-                after = tuple(column[touched] for column in after)
-            states.write(first, after)
         span = self._windows.size_ms + self._windows.late_ms
-        for bin, start in {*zip(pair_bins[new].tolist(), starts[new].tolist(), strict=True)}:
+        new, starts = self._states.add(store, bins, batch, rows, starts, starts + span)
+        for bin, start in {*zip(bins[new].tolist(), starts.tolist(), strict=True)}:
             calls.set_timer(Bin(bin), before_millis(start + span), bin_tag(bin))
-
-    def _valued(
-        self, batch: Batch, rows: Int64s, starts: Int64s
-    ) -> tuple[Batch, Column, Int64s, Int64s]:
-        """Return the records among the pairs whose values and times fit, the values of the pairs,
-        and the pairs. The error policy applies to the other records."""
-        span = self._windows.size_ms + self._windows.late_ms
-        chosen, wide = np.unique(rows), starts + span > MAX_MILLIS
-        for row in np.unique(rows[wide]).tolist():
-            chosen = chosen[chosen != row]
-            close = int(starts[wide & (rows == row)][0]) + span
-            try:
-                checked_millis(close)
-            except ValueError as error:
-                self._guard.failed(batch, row, error)
-        some = batch if len(chosen) == len(batch) else batch.take(chosen)
-        valid, column = fitting_values(self._reader, some, self._guard)
-        chosen = chosen[valid]
-        if len(chosen) == len(batch):
-            return batch, column[rows], rows, starts
-        place = np.full(len(batch), -1)
-        place[chosen] = np.arange(len(chosen))
-        kept = place[rows] >= 0
-        return batch, column[place[rows[kept]]], rows[kept], starts[kept]
-
-    def _folded(
-        self, states: Columns, groups: Int64s, values: Column, batch: Batch, rows: Int64s
-    ) -> tuple[Int64s | None, Columns]:
-        """Return the states of windows with the values of pairs. Where the fold fails on some
-        records, return the windows that have others, too."""
-        if self._guard.keepalive.due:
-            self._guard.keepalive.send()
-        used = [np.asarray(batch.extra_column(name))[rows] for name in self._fold.uses]
-        try:
-            return None, self._folding.fold(states, groups, values, used)
-        except failure():
-            pass
-        # A call per record finds the failing ones. A record changes all of its windows or none.
-        after, touched = tuple(column.copy() for column in states), list[Int64s]()
-        for pairs in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(rows)) + 1):
-            some = [column[pairs] for column in used]
-            try:
-                self._folding.step(after, groups[pairs], values[pairs], some)
-            except failure() as error:
-                self._guard.failed(batch, int(rows[pairs[0]]), error)
-            else:
-                touched.append(groups[pairs])
-        return np.unique(np.concatenate([*touched, np.zeros(0, np.int64)])), after
-
-    def _states(
-        self, store: Store, state_batch: StateBatch, names: list[bytes]
-    ) -> NumberStates | SealedStates:
-        return column_states(store, state_batch, names, self._fold.layout, self.sealing)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from meander.dataflow.windows.columnar import OWN, ColumnarWindows
 from meander.dataflow.windows.logic import CountedWindows, Row, TimedWindows
+from meander.dataflow.windows.panes import pane_end
 from meander.dataflow.windows.sliding import Entry, SlidingWindows
 from meander.dataflow.windows.window import Hopping
 
@@ -19,7 +20,7 @@ Logic = TimedWindows | CountedWindows | SlidingWindows | ColumnarWindows
 
 class OpenWindow(NamedTuple):
     """A window that holds records of a key, with its state. A sliding window has no state of its
-    own, and shows its records so far."""
+    own, and shows its records so far. Of hopping windows in panes it is a pane."""
 
     key: object
     """The key of its records."""
@@ -54,9 +55,10 @@ def open_windows(logic: Logic, key: Any, state: Any) -> Iterator[OpenWindow]:  #
                     window = windows.window(entry.time)
                     held = [one.records for one in entries if window.holds(one.time)]
                     yield OpenWindow(key, *window, _in_order(held))
-        case ColumnarWindows(windows=Hopping(size_ms=size)):
+        case ColumnarWindows(windows=Hopping() as windows):
             start, name = key
-            yield OpenWindow(name, start, start + size, state)
+            end = pane_end(windows, start) if logic.in_panes else start + windows.size_ms
+            yield OpenWindow(name, start, end, state)
         case ColumnarWindows():
             start, end, *columns = state
             fold = columns[OWN - 2 :]

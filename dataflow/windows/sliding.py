@@ -88,12 +88,16 @@ class SlidingWindows:
 
     def _folded(self, context: Context, window: Window, entries: Sequence[Entry]) -> object:
         """Return the state of a window, of the records that it holds."""
-        held = (record for one in entries if window.holds(one.time) for record in one.records)
-        first, *rest = [value for _, value in sorted(held, key=_place)]
+        own_ms, inside = context._own_ms, [one for one in entries if window.holds(one.time)]
+        held = sorted(((*record, one.time) for one in inside for record in one.records), key=_place)
+        (_, first, at), *rest = held
+        context._set_own_time(at)
         # A reduction may change it, and later windows need it as it came.
         state = self.aggregation.first(context, window, deepcopy(first))
-        for value in rest:
+        for _, value, at in rest:
+            context._set_own_time(at)
             state = self.aggregation.add(context, window, state, value)
+        context._set_own_time(own_ms)
         return state
 
     def _timed(self, context: Context, entry: Entry) -> Entry:
@@ -112,5 +116,5 @@ def _time(entry: Entry) -> int:
     return entry.time
 
 
-def _place(record: tuple[int, object]) -> int:
+def _place(record: tuple[int, object, int]) -> int:
     return record[0]

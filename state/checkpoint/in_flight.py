@@ -106,6 +106,7 @@ class InFlightColumns:
     iterations: tuple[int, ...]
     times: Int64s
     origins: Int64s
+    """Places in `origin_names`; without names the numbers in the flow that has written them."""
     partitions: Int64s
     offsets: Int64s
     indexes: Int64s
@@ -114,6 +115,8 @@ class InFlightColumns:
     values: Values
     extra: ExtraColumns | None = None
     """The extra columns that a function asks for, by name."""
+    origin_names: tuple[str, ...] = ()
+    """The sources and operators that number the records, as a changed flow numbers them again."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -141,6 +144,7 @@ def encode(header: Header, columns: InFlightColumns) -> bytes:
             longs(columns.indexes),
             NULL if keys is None else PRESENT + byte_strings(keys),
             NULL if bins is None else PRESENT + longs(bins),
+            byte_strings([name.encode() for name in columns.origin_names]),
             _encode_extra(columns.extra),
             _encode_values(columns.values),
         ]
@@ -169,7 +173,7 @@ def decode(data: bytes) -> tuple[Header, InFlightColumns]:
     if version not in _READ:
         raise MeanderError(
             "a record of format 'in_flight'",
-            f"its version is {version}, but this program reads 1 and {VERSION}",
+            f"its version is {version}, but this program reads 1 to {VERSION}",
             "read it with the release that wrote it",
         )
     source = BytesIO(data)
@@ -198,6 +202,7 @@ def decode(data: bytes) -> tuple[Header, InFlightColumns]:
         None if bins is None else np.array(bins, np.int64), values,
         {one["name"]: _decode_extra(one) for one in columns.get("extra") or ()}
         or None,
+        tuple(columns.get("origin_name", ())),
     )  # fmt: skip
     if len(found) != head["count"]:
         raise RecordCorrupt(
@@ -278,11 +283,17 @@ VERSION: Final = int(_SCHEMA["version"])
 _HEADER: Final = parse_schema({**_SCHEMA, "fields": _SCHEMA["fields"][:-1]})
 _COLUMNS: Final = parse_schema({**_SCHEMA["fields"][-1]["type"], "namespace": "meander"})
 _FIELDS: Final = _SCHEMA["fields"][-1]["type"]["fields"]
-_COLUMNS_1: Final = parse_schema(
-    {**_SCHEMA["fields"][-1]["type"], "namespace": "meander",
-     "fields": [one for one in _FIELDS if one["name"] != "extra"]}
-)  # fmt: skip
-_READ: Final[Mapping[int | None, Schema]] = {1: _COLUMNS_1, VERSION: _COLUMNS}
+
+
+def _columns_without(*names: str) -> Schema:
+    fields = [one for one in _FIELDS if one["name"] not in names]
+    return parse_schema({**_SCHEMA["fields"][-1]["type"], "namespace": "meander", "fields": fields})
+
+
+_READ: Final[Mapping[int | None, Schema]] = {
+    1: _columns_without("extra", "origin_name"), 2: _columns_without("origin_name"),
+    VERSION: _COLUMNS,
+}  # fmt: skip
 """The columns of each format version that this program reads."""
 _VALUES: Final = parse_schema(
     {"type": "record", "name": "Values", "namespace": "meander",

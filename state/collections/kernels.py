@@ -18,6 +18,9 @@ from meander.state.collections.columns import (
     inlined,
 )
 
+SHORT = 16
+"""The most rows that are sorted by insertion."""
+
 
 @inlined
 def _mixed(x: np.uint64) -> np.uint64:
@@ -53,21 +56,44 @@ def keys_of(hashes: UInt64s) -> Int64s:
     return out
 
 
+@inlined
+def _precedes(values: Int64s, row: int, other: int) -> bool:
+    """Whether a row comes before another one, by value and then by place."""
+    return bool(values[row] < values[other] or (values[row] == values[other] and row < other))
+
+
 @compiled
-def _sink(values: Int64s, order: Int64s, start: int, root: int, count: int) -> None:
-    """Let row `root` of a heap of rows sink below those of greater values."""
-    row = order[start + root]
-    while True:
-        child = 2 * root + 1
-        if child >= count:
-            break
-        if child + 1 < count and values[order[start + child + 1]] > values[order[start + child]]:
-            child += 1
-        if values[order[start + child]] <= values[row]:
-            break
-        order[start + root] = order[start + child]
-        root = child
-    order[start + root] = row
+def _insert_all(values: Int64s, order: Int64s, start: int, end: int) -> None:
+    """Sort rows by value in place, by insertion."""
+    for i in range(start + 1, end):
+        row, j = order[i], i
+        while j > start and _precedes(values, row, order[j - 1]):
+            order[j] = order[j - 1]
+            j -= 1
+        order[j] = row
+
+
+@compiled
+def _merge_all(values: Int64s, order: Int64s, start: int, end: int) -> None:
+    """Sort many rows by value in place, by merges of runs that double."""
+    for first in range(start, end, SHORT):
+        _insert_all(values, order, first, min(first + SHORT, end))
+    spare, width = np.empty(end - start, np.int64), SHORT
+    while width < end - start:
+        for first in range(start, end - width, 2 * width):
+            middle, last = first + width, min(first + 2 * width, end)
+            for i in range(first, middle):
+                spare[i - first] = order[i]
+            left, right, to = 0, middle, first
+            while left < width:
+                if right < last and _precedes(values, order[right], spare[left]):
+                    order[to] = order[right]
+                    right += 1
+                else:
+                    order[to] = spare[left]
+                    left += 1
+                to += 1
+        width *= 2
 
 
 @compiled
@@ -78,22 +104,11 @@ def sort_values(hashes: UInt64s | Int64s, values: Int64s, order: Int64s) -> None
         end = start + 1
         while end < n and hashes[order[end]] == hashes[order[start]]:
             end += 1
-        if end - start > 24:
+        if end - start > SHORT:
             # Own loops, as numba compiles them ten times as fast as numpy's sort.
-            for root in range((end - start) // 2 - 1, -1, -1):
-                _sink(values, order, start, root, end - start)
-            for last in range(end - start - 1, 0, -1):
-                row = order[start + last]
-                order[start + last] = order[start]
-                order[start] = row
-                _sink(values, order, start, 0, last)
+            _merge_all(values, order, start, end)
         else:
-            for i in range(start + 1, end):
-                row, j = order[i], i
-                while j > start and values[order[j - 1]] > values[row]:
-                    order[j] = order[j - 1]
-                    j -= 1
-                order[j] = row
+            _insert_all(values, order, start, end)
         start = end
 
 

@@ -194,6 +194,33 @@ class UpdateChunk:
         times, diffs = updates.times[order], updates.diffs[order]
         return UpdateChunk(Part.empty(values.dtype), floor, rows, times, diffs)
 
+    @staticmethod
+    def joined(chunks: Sequence[UpdateChunk]) -> Iterator[UpdateChunk]:
+        """Yield chunks without static rows, in the order of their hashes, as few large ones."""
+        run, rows = list[UpdateChunk](), 0
+        for chunk in chunks:
+            if run and rows + len(chunk) > CHUNK_ROWS:
+                yield _as_one(run)
+                run, rows = [], 0
+            run.append(chunk)
+            rows += len(chunk)
+        if run:
+            yield _as_one(run)
+
+
+def _as_one(chunks: Sequence[UpdateChunk]) -> UpdateChunk:
+    """Return chunks without static rows, in the order of their hashes, as one."""
+    if len(chunks) == 1:
+        return chunks[0]
+    counts = np.concatenate([np.diff(one.dynamic.offsets) for one in chunks])
+    offsets = np.zeros(len(counts) + 1, np.int32)
+    np.cumsum(counts, out=offsets[1:])
+    values = np.concatenate([one.dynamic.values for one in chunks])
+    times = np.concatenate([one.times for one in chunks])
+    part = Part(np.concatenate([one.dynamic.hashes for one in chunks]), offsets, values)
+    diffs = np.concatenate([one.diffs for one in chunks])
+    return UpdateChunk(Part.empty(values.dtype), least(times), part, times, diffs)
+
 
 def narrow(values: Int64s) -> Values:
     """Return values in 32 bits where all fit."""

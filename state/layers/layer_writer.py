@@ -21,14 +21,13 @@ from meander.state.encoding.timers import Timers
 from meander.state.layers.chunk import CHECKSUM_BYTES, Head, LayerChunk
 from meander.state.layers.layer import CHUNK_ENTRIES, LayerInput
 from meander.state.layers.manifest import LayerPointer, Manifest
-from meander.state.layers.topic import RecordLocation, StateTopic, Ticket
+from meander.state.layers.topic import MAX_STATE_RECORD, RecordLocation, StateTopic, Ticket
 from meander.state.store.sst_writer import EMPTY_TABLE_BYTES, TABLE_BYTES, TableWriter
 
 CHUNK_BYTES: Final = 512 << 10
 """The most bytes of a chunk without a table on the topic, unless one state exceeds them."""
-STATE_LIMIT: Final = 8 << 20
-"""The most bytes of a key and its state. The topic's `max.message.bytes` must be somewhat
-larger."""
+STATE_LIMIT: Final = MAX_STATE_RECORD - (64 << 10)
+"""The most bytes of a key and its state. The rest of a record remains for the head of the chunk."""
 KEY_LIMIT: Final = STATE_LIMIT // 2
 """The most bytes of a key; the rest of `STATE_LIMIT` remains for a state."""
 WINDOW: Final = 2

@@ -13,6 +13,8 @@ from typing import Final, NewType, Protocol
 from meander.schemas.errors import MeanderError
 
 Ticket = NewType("Ticket", int)
+MAX_STATE_RECORD: Final = (8 << 20) + (64 << 10)
+"""The most bytes of a record on the topic: the greatest state alone in its chunk, and its head."""
 
 
 @dataclass(frozen=True, slots=True)

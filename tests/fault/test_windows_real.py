@@ -1,5 +1,5 @@
-"""Windows and joins on real processes give the results of the reference, whatever moves, comes,
-goes or dies meanwhile; and no other definition takes their states."""
+"""Windows, joins and tables on real processes give the results of the reference, whatever moves,
+comes, goes or dies meanwhile; and no other definition takes their states."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_windows_and_joins_move_come_back_and_give_their_results_once(
             command("migrate", "--bins", "0-11", "--worker", "1")
             command("stop", "--savepoint", "open")
         assert flow.exit_code() == 0, flow.said
-    for other in {"minute": 2000}, {"near": 50}:
+    for other in {"minute": 2000}, {"near": 50}, {"slide": 600}:
         visits.define(**other)
         refused = said("run", str(visits.module), code=2)
         assert "another name" in refused, refused
@@ -65,4 +65,6 @@ def test_windows_and_joins_move_come_back_and_give_their_results_once(
         visits.until_answered(flow)
         kill(flow.process.pid, signal.SIGINT)
         assert flow.exit_code() == 128 + signal.SIGINT, flow.said
-    assert min(visits.check().values()) > 30
+    results = visits.check()
+    assert results.pop("top") > 8, "a window over all users gives one"
+    assert min(results.values()) > 30

@@ -95,6 +95,7 @@ BUGS: dict[str, tuple[Any, str, Any]] = {
 SHOWN = dict.fromkeys(BUGS, 0) | {
     "changes come after the records of their time": 7, "a row lives a millisecond longer": 22,
     "a renewed row ends at its first timer": 2, "a left join of tables is an inner one": 2,
+    "one bin alone has a copy": 28,
 }  # fmt: skip
 """The seeds that show them, as it is now."""
 LOST = (StateBatch, "_clean_rows", _unrecorded)
@@ -111,4 +112,4 @@ def test_a_planted_bug_is_caught(
 def test_a_row_that_does_not_count_as_changed_is_lost_by_a_recovery(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    expect_caught(monkeypatch, LOST, recovers(case_of), runs(0, RUNS))
+    expect_caught(monkeypatch, LOST, recovers(case_of), runs(2, RUNS))

@@ -12,6 +12,7 @@ from meander.dataflow.operators.keyed.context import Context
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.dataflow.windows.logic import Emission, Row, TimedWindows
 from meander.dataflow.windows.open_sessions import OpenSessions
+from meander.dataflow.windows.pane_columns import Closing
 from meander.dataflow.windows.session_columns import SessionColumns
 from meander.dataflow.windows.sliding import SlidingWindows
 from meander.dataflow.windows.window import Sessions, Window
@@ -86,6 +87,10 @@ def _stays(*_: object) -> None:
     """Do nothing."""
 
 
+def _none(*_: object) -> list[object]:
+    return []
+
+
 BUGS: dict[str, tuple[Any, str, Any]] = {
     "a window closes a millisecond early": (TimedWindows, "_close", _early),
     "a record counts at the very close": (TimedWindows, "_is_closed", _lenient),
@@ -101,6 +106,7 @@ BUGS: dict[str, tuple[Any, str, Any]] = {
     "results so far come by the time of the record": (Emission, "due", _now),
     "windows of columns on disk do not close": (Store, "keys_under", _in_memory),
     "a closed session of columns stays": (OpenSessions, "forget", _stays),
+    "windows in panes close once": (Closing, "next_closes", _none),
     "no session of columns gets a timer as its span begins": (SessionColumns, "_begin", _stays),
 }  # fmt: skip
 SHOWN = dict.fromkeys(BUGS, 0) | {
@@ -108,6 +114,7 @@ SHOWN = dict.fromkeys(BUGS, 0) | {
     "results so far come by the time of the record": 1,
     "windows of columns on disk do not close": 2, "a closed session of columns stays": 17,
     "no session of columns gets a timer as its span begins": 17,
+    "windows in panes close once": 29,
 }  # fmt: skip
 """The seeds that show them, as it is now."""
 

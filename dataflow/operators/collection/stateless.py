@@ -85,23 +85,23 @@ def ingest(read: ReadRow, row_type: RowType, guard: Guard) -> Turn:
     integers = not (row_type.has_object_keys or row_type.has_object_values)
 
     def turn(batch: Batch) -> Batch:
-        rows, found = list[int](), list[object]()
+        failed, found = list[int](), list[object]()
         for row, value in enumerate(batch.values):
             try:
                 found.append(read(value))
             except failure() as error:
                 guard.failed(batch, row, error)
-            else:
-                rows.append(row)
+                failed.append(row)
+        rows = np.delete(np.arange(len(batch)), np.array(failed, np.int64))
         columns = _as_columns(found) if integers else None
         if columns is not None:
             keys, values, diffs = (np.ascontiguousarray(columns[:, n]) for n in range(3))
             return batch_of(batch.times[rows], keys, values, diffs)
         faults = [_fault(one, row_type) for one in found]
-        for row, fault in zip(rows, faults, strict=True):
+        for row, fault in zip(rows.tolist(), faults, strict=True):
             if fault is not None:
                 guard.failed(batch, row, ValueError(fault))
-        rows = [row for row, fault in zip(rows, faults, strict=True) if fault is None]
+        rows = rows[np.array([fault is None for fault in faults], np.bool_)]
         good = [cast(Row, one) for one, fault in zip(found, faults, strict=True) if fault is None]
         return batch_of(
             batch.times[rows],
@@ -124,9 +124,11 @@ def _as_columns(found: Sequence[object]) -> Int64s | None:
     if not {*map(type, chain.from_iterable(rows))} <= {int}:
         return None
     try:
-        columns = np.array(rows, np.int64).reshape(-1, 3)
+        # One sequence of numbers takes half the time of a sequence of rows.
+        numbers = np.fromiter(chain.from_iterable(rows), np.int64, 3 * len(rows))
     except OverflowError:
         return None
+    columns = numbers.reshape(-1, 3)
     return columns if columns[:, 2].all() else None
 
 
@@ -192,16 +194,19 @@ def changes(origin: int, fields: Sequence[str]) -> Turn:
     """Return a function from updates to records of the last columns, by name, and the diff. The
     place of a record in the total order follows from its key."""
     names = *fields, "diff"
+    template = dict[str, object].fromkeys(names)
 
     def turn(batch: Batch) -> Batch:
         assert isinstance(batch.values, ValueColumns), "a collection has typed columns"
-        columns = (column.tolist() for column in batch.values.columns[-len(names) :])
-        rows = zip(*columns, strict=True)
-        records: list[object] = [dict(zip(names, row, strict=True)) for row in rows]
+        # Copies of one dict, filled by column, take a third of the time of a dict from each row.
+        records = [template.copy() for _ in range(len(batch))]
+        for name, column in zip(names, batch.values.columns[-len(names) :], strict=True):
+            for record, value in zip(records, column.tolist(), strict=True):
+                record[name] = value
         partitions = key_hashes(batch).view(np.int64)
         origins = np.full(len(batch), origin, np.int64)
         return replace(
-            batch, values=records, origins=origins, partitions=partitions, size=0, packed=None
+            batch, values=[*records], origins=origins, partitions=partitions, size=0, packed=None
         )
 
     return turn

@@ -19,10 +19,9 @@ from struct import Struct
 import numpy as np
 
 from meander.dataflow.collections.dictionary import Dictionary
+from meander.dataflow.operators.collection.buffered_updates import BufferedUpdates
 from meander.dataflow.operators.collection.updates import UpdateCoding
-from meander.state.collections.columns import Int64s
 from meander.state.collections.description import LayerDescription
-from meander.state.collections.kernels import hashes_of
 from meander.state.collections.layer import Updates
 from meander.state.collections.merge import layer_of
 from meander.state.encoding.codec import decode
@@ -129,24 +128,25 @@ class StoredUpdates:
         self._dictionary = dictionary
         self._store, self._space, self._between = store, space, between
         self._codings = codings
-        self._buffer: defaultdict[int, list[Updates]] = defaultdict(list)
-        self._buffered = 0
+        self._buffer = [BufferedUpdates(space) for _ in codings]
         self._pieces: defaultdict[Place, _Pieces] = defaultdict(_Pieces)
         self._due = dict[Place, None]()
         """The bins to rewrite, the first due first."""
 
     def add(self, number: int, updates: Updates) -> None:
         """Add updates that an arrangement has got."""
-        self._buffer[number].append(updates)
-        self._buffered += len(updates)
-        if self._buffered >= BUFFER_ROWS:
+        self._buffer[number].add(updates)
+        if sum(map(len, self._buffer)) >= BUFFER_ROWS:
             self.write()
 
     def write(self, bin: Bin | None = None) -> None:
         """Write the buffered updates of a bin, or of all bins, to the store."""
         entries = dict[bytes, tuple[Bin, bytes]]()
-        for number in [*self._buffer]:
-            for own, updates in self._by_bin(self._take_buffered(number, bin)):
+        for number, buffered in enumerate(self._buffer):
+            if not len(buffered):
+                continue
+            some = buffered.take_all() if bin is None else [(bin, buffered.take(bin))]
+            for own, updates in some:
                 self._append(entries, (number, own), updates)
         self._put(entries)
 
@@ -180,27 +180,6 @@ class StoredUpdates:
             del self._pieces[place]
             self._due.pop(place, None)
 
-    def _take_buffered(self, number: int, bin: Bin | None) -> Updates:
-        """Remove an arrangement's rows of a bin, or of all bins, from the buffer; return them."""
-        updates = Updates.concat(self._buffer.pop(number))
-        if bin is not None:
-            own = self._bins(updates) == bin
-            self._buffer[number] = [updates.take(np.flatnonzero(~own)) if own.any() else updates]
-            updates = updates.take(np.flatnonzero(own))
-        self._buffered -= len(updates)
-        return updates
-
-    def _bins(self, updates: Updates) -> Int64s:
-        return self._space.bins_of(hashes_of(updates.keys))
-
-    def _by_bin(self, updates: Updates) -> Iterator[tuple[Bin, Updates]]:
-        """Yield updates by bin."""
-        bins = self._bins(updates)
-        order = np.argsort(bins, kind="stable")
-        for rows in np.split(order, np.flatnonzero(np.diff(bins[order])) + 1):
-            if len(rows):
-                yield Bin(int(bins[rows[0]])), updates.take(rows)
-
     def _append(
         self, entries: dict[bytes, tuple[Bin, bytes]], place: Place, updates: Updates
     ) -> None:
@@ -217,8 +196,8 @@ class StoredUpdates:
     def _rewrite(self, place: Place) -> None:
         """Write a bin as its arrangement has it, which has the rows of the buffer, too."""
         (number, bin), width = place, 64 - self._space.bits
-        if number in self._buffer:
-            self._take_buffered(number, bin)
+        if len(self._buffer[number]):
+            self._buffer[number].take(bin)
         since, some = self._between(number, bin << width, ((bin + 1) << width) - 1)
         parts, pieces, entries = [*some], self._pieces[place], dict[bytes, tuple[Bin, bytes]]()
         pieces.filled = pieces.rows = 0

@@ -51,7 +51,9 @@ class ColumnFold:
     tuple, or the number itself where there is one column of numbers.
 
     Windows call `result`, from states to the results of windows; without it a result is the state.
-    Sessions need `merge`, from the states of earlier and of later sessions to one state each.
+    Sessions need `merge`, from the states of earlier and of later sessions to one state each. It is
+    `commutative` if it gives the state of all records of two states, in whatever order they came;
+    hopping windows then share the states of the times between their borders.
     `grouped` does what `step` does for values of any keys, and gives no results. `name` is that of
     the aggregate where a checkpoint records the definition of a window, several fields included.
 
@@ -72,6 +74,7 @@ class ColumnFold:
     result: ColumnResult | None = None
     grouped: GroupedStep | None = None
     name: str = "fold"
+    commutative: bool = False
 
     @property
     def fields(self) -> tuple[tuple[str | None, str], ...]:

@@ -23,7 +23,7 @@ def count() -> ColumnFold:
         (0,), lambda s, v: ((s[0] + 1,), s[0] + 1), ("int64",), "object",
         merge=lambda a, b: (operator.add(a[0], b[0]),), result=_first,
         grouped=lambda s, g, v: (operator.add(s[0], np.bincount(g, minlength=len(s[0]))),),
-        name="count",
+        name="count", commutative=True,
     )  # fmt: skip
 
 
@@ -32,6 +32,7 @@ def sum(of: str | None = None, dtype: str = "float64") -> ColumnFold:
     return ColumnFold(
         (0.0 if dtype == "float64" else 0,), _sum, (dtype,), dtype, of,
         merge=lambda a, b: _sum(a, b[0])[0], result=_first, grouped=_sum_groups, name="sum",
+        commutative=True,
     )  # fmt: skip
 
 
@@ -51,6 +52,7 @@ def mean(of: str | None = None) -> ColumnFold:
         (0, 0.0), _mean, ("int64", "float64"), "float64", of,
         merge=lambda a, b: (operator.add(a[0], b[0]), operator.add(a[1], b[1])),
         result=lambda s: operator.truediv(s[1], s[0]), grouped=_mean_groups, name="mean",
+        commutative=True,
     )  # fmt: skip
 
 
@@ -183,4 +185,5 @@ def _extreme(name: str, choose: np.ufunc, of: str | None, dtype: str) -> ColumnF
     return ColumnFold(
         (0, 0.0 if dtype == "float64" else 0), step, ("int8", dtype), dtype, of,
         merge=merge, result=lambda s: s[1], grouped=grouped, name=name,
+        commutative=True,
     )  # fmt: skip

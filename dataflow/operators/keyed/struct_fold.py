@@ -66,6 +66,7 @@ def struct_fold(parts: Mapping[str, ColumnFold]) -> ColumnFold:
         tuple(dtype for _, dtype in fields), tuple(of for of, _ in fields), uses,
         merge=merge if len(mergers) == len(folds) else None, result=result,
         grouped=grouped if len(groupers) == len(folds) else None, name=f"struct({names})",
+        commutative=all(one.commutative for one in folds),
     )  # fmt: skip
 
 

@@ -61,6 +61,8 @@ places = flow.table(KafkaSource("PREFIXplaces"), "places", ttl=86_400)
 by_page.join(places, name="located")
 by_page.join(places, on=lambda view: view.page, copies="everywhere", name="copied")
 places.join(places.map(lambda row: row["city"], name="cities"), name="both")
+places.join(places, on=lambda row: row["city"], how="left", name="named")
+by_page.join(by_page, within=(0, 3600), name="near")
 of_minutes = views.collection(lambda view: (view.at // 60_000, view.at, 1), "visits")
 of_minutes.count("visits of minutes")
 """
@@ -166,17 +168,20 @@ def expect_views(asked: Asked) -> None:
 
 
 STATES = """
-    select l.key, l.value.city as located, c.value.city as copied, b.value[0][1] as both,
-           r.value as n, v.value as visits
+    select l.key, l.value.city as located, c.value.city as copied, b.right as both,
+           f.foreign_key as named, r.value as n, v.value as visits, w.first
     from located l join copied c using (key) join both b using (key) join recent r using (key)
+    join named f using (key)
+    join (select key, min(time) as first from near where side = 'left' group by key) w using (key)
     cross join (select value from `visits of minutes` where key = 0 and count = 1) v
     order by l.key
 """
 OF_PAGES: list[Fields] = [
-    {"key": "help", "located": "Rome", "copied": "Rome", "both": '"Rome"', "n": 1, "visits": 3},
-    {"key": "home", "located": "Bern", "copied": "Bern", "both": '"Bern"', "n": 3, "visits": 3},
-]
-"""Joins with a table, a fold with a time to live and a collection: each row once."""
+    {"key": page, "located": city, "copied": city, "both": city, "named": city, "n": n, "visits": 3,
+     "first": utc(at)}
+    for page, city, n, at in (("help", "Rome", 1, 3000), ("home", "Bern", 3, 1000))
+]  # fmt: skip
+"""Joins with a table, of tables and of streams, a fold with a time to live and a collection."""
 
 
 def expect_views_by_name(asked: Asked, prefix: str) -> None:

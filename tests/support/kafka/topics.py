@@ -71,13 +71,11 @@ def create_topic(bootstrap: str, topic: str, partitions: int = 1, **config: str)
     )
 
 
-def configure_topic(bootstrap: str, topic: str, config: Mapping[str, str | None]) -> None:
-    """Returns once the broker tells of the settings; None is the default one."""
+def configure_topic(bootstrap: str, topic: str, config: Mapping[str, str]) -> None:
+    """Returns once the broker tells of the settings."""
     client, resource = admin(bootstrap), ConfigResource(ResourceType.TOPIC, topic)
     entries = [
         ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-        if value is not None
-        else ConfigEntry(name, None, incremental_operation=AlterConfigOpType.DELETE)
         for name, value in config.items()
     ]
     changed = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
@@ -85,10 +83,7 @@ def configure_topic(bootstrap: str, topic: str, config: Mapping[str, str | None]
 
     def told() -> bool:
         found = client.describe_configs([resource])[resource].result(PATIENCE)
-        return all(
-            found[name].is_default if value is None else found[name].value == value
-            for name, value in config.items()
-        )
+        return all(found[name].value == value for name, value in config.items())
 
     until(told, "the settings are there")
 

@@ -102,7 +102,7 @@ class GraphFlow:
             assert command.exit_code() == 0, command.said
         self.counts[words[0]] += 1
 
-    def feed(self, changes: int = 100) -> None:
+    def feed(self, changes: int = 50) -> None:
         """Add and remove edges and roots. Some changes share a millisecond."""
         records: dict[str, list[Record]] = {name: [] for name in INPUTS}
         for _ in range(changes):

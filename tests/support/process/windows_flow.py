@@ -1,41 +1,55 @@
-"""A flow with windows and joins as a process, its visits, and its results from all at once.
+"""A flow with windows, joins and tables as a process, its visits, and the check of its results.
 
 Visits come out of order, and one in thirty comes seconds later than its windows may wait. No
 decision about logical time bridges the margin between both, so the topic alone decides about them.
+`windows_reference.py` has the results of all visits at once.
 """
 
 from __future__ import annotations
 
 import json
-import random
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 from meander.state.times.time import to_millis
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import Record, consume_all, create_topic, produce, time_of, until
 from tests.support.process.feeding import feeding
 from tests.support.process.flow_process import FlowProcess, run_command
+from tests.support.process.windows_reference import (
+    BEFORE,
+    COUNT,
+    DUE,
+    GAP,
+    HOP,
+    LATE,
+    LIVE,
+    MINUTE,
+    NAMELESS,
+    NEAR,
+    PARTITIONS,
+    SLIDE,
+    TABLES,
+    TOP,
+    USERS,
+    Changes,
+    Home,
+    Reference,
+    Rows,
+    Visit,
+    canonical,
+    home_of,
+    visit_of,
+)
 
 HEARTBEAT_TIMEOUT = 2
-PARTITIONS, USERS = 3, 40
-START = 1_700_000_000_000
-STEP = 4
-"""Milliseconds from one visit to the next."""
-MINUTE, GAP, NEAR, LATE = 1000, 200, 100, 3000
-"""Milliseconds of a tumbling window, of the gap of a session, between two visits that the join
-pairs at most, and of the lateness of all."""
-NAMELESS = 7
-"""A user whose row is deleted before the first visit."""
-DISORDER, MARGIN, TOO_LATE = 300, 2000, 9000
-"""Milliseconds that a visit may come late, that an idle advance may add to that, which is less than
-one feed takes, and that a visit comes too late by."""
+TIMED = "minutes", "sessions", "hops", "hop-lists", "slides", "top"
+"""The topics whose results have the last time before the close of their windows."""
 MODULE = """
-from meander import Checkpointing, Flow, KafkaSink, KafkaSource, field, session, tumbling
+from meander import Checkpointing, Flow, KafkaSink, KafkaSource, columns, count, field
+from meander import hopping, session, sliding, tumbling
 
 
 def listed(numbers, visit):
@@ -68,63 +82,89 @@ minutes.sink(KafkaSink("{prefix}minutes"), "write minutes")
 minutes.side("late").sink(KafkaSink("{prefix}late-minutes"), "write late minutes")
 sessions.sink(KafkaSink("{prefix}sessions"), "write sessions")
 sessions.side("late").sink(KafkaSink("{prefix}late-sessions"), "write late sessions")
+
+hops = by_user.window("hop", hopping({minute}, every={hop}, late={late})).fold(columns.count())
+hops.sink(KafkaSink("{prefix}hops"), "write hops")
+hops.side("late").sink(KafkaSink("{prefix}late-hops"), "write late hops")
+hops.top({top}).sink(KafkaSink("{prefix}top"), "write top")
+hop_lists = by_user.window("hop list", hopping({minute}, every={hop}, late={late}))
+hop_lists.fold(list, listed).sink(KafkaSink("{prefix}hop-lists"), "write hop lists")
+slides = by_user.window("slide", sliding({slide}, late={late})).fold(list, listed)
+slides.sink(KafkaSink("{prefix}slides"), "write slides")
+counts = by_user.window("count", count({count})).fold(list, listed)
+counts.sink(KafkaSink("{prefix}counts"), "write counts")
+
+guests = flow.table(KafkaSource("{prefix}users"), "guests", ttl={live})
+guests.changes("guest changes").sink(KafkaSink("{prefix}guest-changes"), "write guest changes")
+received = by_user.join(
+    guests, on=lambda visit: "u%d" % visit["user"], how="left", copies="everywhere",
+    name="received", step=lambda visit, row: {{"n": visit["n"], "name": row and row["name"]}},
+)
+received.sink(KafkaSink("{prefix}received"), "write received")
+
+moves = flow.source(KafkaSource("{prefix}homes"), "moves")
+moves.sink(KafkaSink("{prefix}moves"), "write moves")
+homes = moves.table(
+    lambda home: ("u%d" % home["user"], home if home["host"] else None), "homes"
+)
+homed = users.join(homes, name="homed", step=lambda user, home: {{**user, "n": home["n"]}})
+homed.sink(KafkaSink("{prefix}homed"), "write homed")
+hosted = homes.join(
+    homed, on=lambda home: home["host"], name="hosted",
+    step=lambda home, host: {{"n": home["n"], "host": host}},
+)
+hosted.sink(KafkaSink("{prefix}hosted"), "write hosted")
 """
-TOPICS = "minutes", "late-minutes", "sessions", "late-sessions", "named", "pairs", "late-pairs"
-
-
-class Visit(NamedTuple):
-    """A visit: its number, who comes, the own time and the partition."""
-
-    n: int
-    user: int | None
-    at: int
-    partition: int
-
-    @property
-    def value(self) -> dict[str, object]:
-        return {"n": self.n, "user": self.user, "at": self.at}
-
-
-def visit_of(n: int) -> Visit:
-    rng = random.Random(n)
-    delay = TOO_LATE if n > 100 and rng.random() < 1 / 30 else rng.randrange(DISORDER)
-    return Visit(n, rng.randrange(USERS), START + n * STEP - delay, rng.randrange(PARTITIONS))
+EXACT = (
+    "minutes", "late-minutes", "sessions", "late-sessions", "named", "pairs", "late-pairs",
+    "hops", "late-hops", "top", "hop-lists", "slides", "guest-changes", "moves",
+)  # fmt: skip
+"""The topics whose results follow from what is fed alone."""
+TOPICS = (*EXACT, *TABLES, "counts", "received")
 
 
 class WindowsFlow:
-    """A flow with tumbling windows, sessions, a table and an interval join over visits."""
+    """A flow with windows, joins and tables over visits."""
 
     def __init__(self, broker: Broker, prefix: str, folder: Path) -> None:
         self._bootstrap, self._prefix = broker.bootstrap, prefix
-        self._visits = list[Visit]()
+        self._visits, self._homes = list[Visit](), list[Home]()
         self.module = folder / "flow.py"
         self.define()
-        for topic in ("visits", "users", *TOPICS):
+        for topic in ("visits", "users", "homes", *TOPICS):
             create_topic(self._bootstrap, prefix + topic, PARTITIONS)
-        before = START - TOO_LATE
         rows: list[tuple[int, bytes | None]] = [
             (user, json.dumps({"name": f"user {user}"}).encode()) for user in range(USERS)
         ]
         rows = [*rows, (NAMELESS, None)]
-        records = [Record(row, b"u%d" % user, timestamp=before) for user, row in rows]
+        records = [Record(row, b"u%d" % user, timestamp=BEFORE) for user, row in rows]
         # Each partition ends with a record that gives no row.
-        records += [Record(b"{", b"u0", p, before) for p in range(PARTITIONS)]
+        records += [Record(b"{", b"u0", p, BEFORE) for p in range(PARTITIONS)]
         produce(self._bootstrap, prefix + "users", records)
 
     def define(self, **other: int) -> None:
         """Define the flow, with other durations of some in milliseconds."""
-        millis = {"minute": MINUTE, "gap": GAP, "near": NEAR, "late": LATE, **other}
+        millis = {
+            "minute": MINUTE, "gap": GAP, "near": NEAR, "late": LATE, "hop": HOP, "slide": SLIDE,
+            "live": LIVE, **other,
+        }  # fmt: skip
         seconds = {name: ms / 1000 for name, ms in millis.items()}
-        self.module.write_text(MODULE.format(prefix=self._prefix, **seconds))
+        numbers = {"count": COUNT, "top": TOP}
+        self.module.write_text(MODULE.format(prefix=self._prefix, **seconds, **numbers))
 
     def run(self, *options: str) -> list[str]:
         """Return the words that run the flow."""
         return run_command(self.module, self._prefix, HEARTBEAT_TIMEOUT, *options)
 
     def feed(self, count: int = 500) -> None:
-        """Feed the next visits."""
+        """Feed the next visits, and the homes that change with them."""
         fed = len(self._visits)
-        self._put([visit_of(n) for n in range(fed, fed + count)])
+        numbers = range(fed, fed + count)
+        homes = [home_of(n) for n in numbers]
+        records = [Record(json.dumps(one.value).encode(), one.key, None, one.at) for one in homes]
+        produce(self._bootstrap, f"{self._prefix}homes", records)
+        self._homes += homes
+        self._put([visit_of(n) for n in numbers])
 
     def load(self) -> AbstractContextManager[None]:
         """Feed some visits every now and then while the block lasts, which a busy machine stands:
@@ -132,8 +172,10 @@ class WindowsFlow:
         return feeding(lambda: self.feed(30), pause=0.2)
 
     def close(self) -> None:
-        """Feed records without a user, of a time at which all windows are closed."""
-        end = max(visit.at for visit in self._visits) + MINUTE + GAP + 2 * LATE
+        """Feed records without a user, of a time at which all windows are closed and all rows with
+        a time to live have ended."""
+        latest = max(DUE, *(visit.at for visit in self._visits))
+        end = latest + MINUTE + GAP + 2 * LATE
         first = len(self._visits)
         self._put([Visit(first + p, None, end, p) for p in range(PARTITIONS)])
 
@@ -146,110 +188,64 @@ class WindowsFlow:
 
     def until_answered(self, flow: FlowProcess) -> None:
         """Wait until as many results are committed as there have to be."""
-        wanted = {topic: some.total() for topic, some in self._wanted().items()}
+        reference = Reference(self._visits, self._homes)
+        wanted = {topic: some.total() for topic, some in reference.exact.items()}
+        wanted |= {"counts": reference.full_counts, "received": len(reference.visits)}
+        tables = reference.last_rows()
 
         def answered() -> bool:
             assert flow.process.poll() is None, flow.said
-            return all(len(self._read(topic)) >= number for topic, number in wanted.items())
+            return all(len(self._read(topic)) >= number for topic, number in wanted.items()) and (
+                all(self._last_rows(topic) == rows for topic, rows in tables.items())
+            )
 
-        until(answered, f"{wanted} results are there: {flow.said}")
+        until(answered, f"{wanted} results are there, and the last rows of tables: {flow.said}")
 
     def check(self) -> Counter[str]:
         """Compare the committed results and their times with those of one thread. Return how many
         results each topic has."""
-        wanted = self._wanted()
-        for topic, results in wanted.items():
-            found = Counter(map(_canonical, self._read(topic)))
+        reference = Reference(self._visits, self._homes)
+        for topic, results in reference.exact.items():
+            found = Counter(map(canonical, self._values(topic)))
             assert not found - results, f"{topic}: nothing else is committed, and nothing twice"
             assert not results - found, f"{topic}: all of the reference is committed (I5)"
-        for topic in ("minutes", "sessions"):
+        for topic in TIMED:
             for one in self._read(topic):
                 assert to_millis(time_of(one)) == json.loads(one.value or b"")["end"] + LATE - 1
-        return Counter({topic: results.total() for topic, results in wanted.items()})
+        for one in self._read("guest-changes"):
+            ends = json.loads(one.value or b"")["after"] is None
+            assert to_millis(time_of(one)) == (DUE if ends else BEFORE), one
+        visits, moves = self._times("named"), self._times("moves")
+        reference.check_times(visits, moves)
+        reference.check_counts(self._values("counts"), visits)
+        reference.check_received(self._values("received"), visits)
+        for topic, changes in reference.changes(moves).items():
+            assert self._changes(topic) == changes, topic
+        return Counter({topic: len(self._read(topic)) for topic in TOPICS})
 
     def committed(self) -> int:
         """Return how many results of minutes are committed."""
         return len(self._read("minutes"))
 
-    def _wanted(self) -> dict[str, Counter[str]]:
-        """Return what a single thread makes of all visits at once."""
-        visits = [visit for visit in self._visits if visit.user is not None]
-        late = self._late()
-        in_time = [visit for visit in visits if visit not in late]
-        minutes = defaultdict[tuple[int, int], list[Visit]](list)
-        by_user = defaultdict[int, list[Visit]](list)
-        for visit in in_time:
-            assert visit.user is not None
-            minutes[visit.user, visit.at // MINUTE * MINUTE].append(visit)
-            by_user[visit.user].append(visit)
-        results = [
-            _result(user, start, start + MINUTE, some) for (user, start), some in minutes.items()
-        ]
-        sessions = [
-            _result(user, some[0].at, some[-1].at + GAP, some)
-            for user, mine in by_user.items()
-            for some in _sessions(sorted(mine, key=lambda visit: visit.at))
-        ]
-        lost = Counter(json.dumps(visit.value, sort_keys=True) for visit in late)
-        # A late visit is late on both sides of the join.
-        return {
-            "minutes": Counter(results), "late-minutes": lost,
-            "sessions": Counter(sessions), "late-sessions": lost,
-            "named": Counter(map(_named, visits)),
-            "pairs": Counter(one for mine in by_user.values() for one in _pairs(mine)),
-            "late-pairs": lost + lost,
-        }  # fmt: skip
+    def _times(self, topic: str) -> dict[int, int]:
+        """Return the logical times of the results of a topic by their numbers."""
+        return {json.loads(one.value or b"")["n"]: time_of(one) for one in self._read(topic)}
 
-    def _late(self) -> set[Visit]:
-        """Return the visits that are late for all their windows, which no decision can change."""
-        late, newest = set[Visit](), [0] * PARTITIONS
-        latest = 0
-        for visit in self._visits:
-            newest[visit.partition] = max(newest[visit.partition], visit.at)
-            latest = max(latest, visit.at)
-            closes = [visit.at // MINUTE * MINUTE + MINUTE + LATE, visit.at + GAP + LATE]
-            if max(closes) <= newest[visit.partition]:
-                late.add(visit)
-            else:
-                assert latest + MARGIN < min(closes), "no decision makes it late"
-        return late
+    def _changes(self, topic: str) -> Changes:
+        """Return the changes of each key of a table, in their order on the topic."""
+        found = Changes(list)
+        for one in self._read(topic):
+            row = json.loads(one.value or b"null")
+            found[(one.key or b"").decode()].append((time_of(one), row))
+        return found
+
+    def _last_rows(self, topic: str) -> Rows:
+        """Return the last row of each key of a table that has one."""
+        last = {key: changes[-1][1] for key, changes in self._changes(topic).items()}
+        return {key: row for key, row in last.items() if row is not None}
+
+    def _values(self, topic: str) -> list[bytes]:
+        return [one.value or b"null" for one in self._read(topic)]
 
     def _read(self, topic: str) -> list[Record]:
         return consume_all(self._bootstrap, self._prefix + topic)
-
-
-def _sessions(visits: Sequence[Visit]) -> Iterator[list[Visit]]:
-    """Yield the visits of each session of a user, in the order of their own times."""
-    found = [visits[0]]
-    for before, visit in pairwise(visits):
-        if visit.at >= before.at + GAP:
-            yield found
-            found = []
-        found.append(visit)
-    yield found
-
-
-def _pairs(visits: Sequence[Visit]) -> Iterator[str]:
-    """Yield the pairs of the visits of a user."""
-    for one in visits:
-        for other in visits:
-            if 1 <= other.at - one.at <= NEAR:
-                yield json.dumps({"n": one.n, "other": other.n}, sort_keys=True)
-
-
-def _named(visit: Visit) -> str:
-    name = None if visit.user == NAMELESS else f"user {visit.user}"
-    return json.dumps({"n": visit.n, "name": name}, sort_keys=True)
-
-
-def _result(user: int, start: int, end: int, visits: Sequence[Visit]) -> str:
-    numbers = sorted(visit.n for visit in visits)
-    return json.dumps({"key": user, "start": start, "end": end, "value": numbers}, sort_keys=True)
-
-
-def _canonical(result: Record) -> str:
-    """Return a result with its numbers in order: their order depends on decisions about times."""
-    value = json.loads(result.value or b"")
-    if "value" in value:
-        value["value"].sort()
-    return json.dumps(value, sort_keys=True)

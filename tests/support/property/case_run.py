@@ -76,15 +76,21 @@ class CrampedFlow(TestFlow):
         )
         compute_blockers(self.sim.coordinator)
 
-    def act(self) -> None:
-        """Make one step, and check the order of all queues."""
-        super().act()
-        for worker in self.workers:
+    def _check_turns(self, worker: Worker) -> None:
+        """Check the order of all queues after every turn of a worker."""
+        step = worker.step
+
+        def stepped() -> bool:
+            worked = step()
             check_queues(worker)
             self.swept = max(self.swept, *swept_until(worker), MIN_TIME)
+            return worked
+
+        worker.step = stepped  # type: ignore[method-assign]
 
     def _build(self, *surroundings: Any) -> Worker:
         worker = super()._build(*surroundings)
+        self._check_turns(worker)
         self.disks.append(worker.parts.operators.disk)
         for router in worker.parts.operators.exchanges:
             router._max_waiting = self._room

@@ -54,8 +54,14 @@ class Operator:
         """Return whether the function of a close raises."""
         return self.failing == "close" and sum(one.value["v"] for one in members) % 3 == 1
 
-    def state(self, values: list[int]) -> Any:
-        """Return the state of an incomplete window by its values, in order."""
+    def taken(self, record: Timed) -> int:
+        """Return the value of a record for the aggregate, which may use own times."""
+        own = record.at % 10 if self.aggregate == "append" else 0
+        return int(record.value["v"]) + own
+
+    def state(self, records: Sequence[Timed]) -> Any:
+        """Return the state of an incomplete window by its records, in order."""
+        values = [*map(self.taken, records)]
         match self.aggregate:
             case "list":
                 return values
@@ -66,10 +72,11 @@ class Operator:
             case "max":
                 return 1, max(values)
             case _:
-                return (self.give(values),)
+                return (self.give(records),)
 
-    def give(self, values: list[int]) -> Any:
-        """Return the result of a window by its values, in order."""
+    def give(self, records: Sequence[Timed]) -> Any:
+        """Return the result of a window by its records, in order."""
+        values = [*map(self.taken, records)]
         match self.aggregate:
             case "count":
                 return len(values)
@@ -100,10 +107,10 @@ class Timed(NamedTuple):
         return self.order[0] >> 20
 
 
-def appended(states: Any, values: Any) -> Any:
-    """A step over columns that does not commute."""
-    after = np.empty(len(values), object)
-    after[:] = [(*state, value) for state, value in zip(states[0], values.tolist(), strict=True)]
+def appended(states: Any, values: Any, event_ms: Any) -> Any:
+    """A step over columns that does not commute, and uses own times."""
+    after, taken = np.empty(len(values), object), (values + event_ms % 10).tolist()
+    after[:] = [(*state, value) for state, value in zip(states[0], taken, strict=True)]
     return (after,), after
 
 
@@ -123,7 +130,7 @@ FOLDS = {
     "count": columns.count(), "sum": columns.sum("v", "int64"), "max": columns.max("v", "int64"),
     "mean": columns.mean("v"), "last": columns.last("v"),
     "append": columns.ColumnFold(
-        ((),), appended, ("object",), "int64", "v", merge=joined, result=listed
+        ((),), appended, ("object",), "int64", "v", ("event_ms",), merge=joined, result=listed
     ),
 }  # fmt: skip
 """Folds over columns: of numbers and of objects, with a grouped step and without one."""
@@ -313,7 +320,7 @@ class Reference:
                     late += self._sliding(key, some, windows)
                 case Counts(size):
                     if rest := self._counts(some, size):
-                        state = self.operator.state([one.value["v"] for one in rest])
+                        state = self.operator.state(rest)
                         states[key] = [*_extent(rest), len(rest), state]
         sent = [Timed((*r.order[:4], r.order[4] << 20), r.value, r.at) for r in late]
         return [*self._placed()], sent, states
@@ -445,7 +452,7 @@ class Reference:
 
     def _result(self, window: Window, members: Sequence[Timed]) -> dict[str, object]:
         k: object = members[0].value["k"]
-        value = self.operator.give([one.value["v"] for one in members])
+        value = self.operator.give(members)
         return {"key": k, "start": window.start, "end": window.end, "value": value}
 
     def _counts(self, records: list[Timed], size: int) -> list[Timed]:

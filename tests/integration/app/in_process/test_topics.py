@@ -7,6 +7,7 @@ import json
 import pytest
 
 from meander import Flow, KafkaSink, KafkaSource, SetupError
+from meander.schemas.dead_letter import OriginalRecord
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import Record, admin, consume_all, create_topic, produce
 
@@ -56,3 +57,23 @@ def test_a_run_without_its_topic_is_refused(broker: Broker, prefix: str) -> None
     lines = flow.source(KafkaSource(prefix + "absent"))
     with pytest.raises(SetupError, match="does not exist"):
         lines.take(1, bootstrap=broker.bootstrap)
+
+
+def test_dead_letters_of_a_run_have_their_records(broker: Broker, prefix: str) -> None:
+    create_topic(broker.bootstrap, prefix + "orders", 2)
+    records = [
+        Record(data, b"k", n % 2, 1000 + n, [("n", b"%d" % n)])
+        for n, data in enumerate([b"4", b"{oops", b"0", b"2"])
+    ]
+    produce(broker.bootstrap, prefix + "orders", records)
+    flow = Flow("orders")
+    flow.source(KafkaSource(prefix + "orders")).map(lambda n: 8 // n).sink(
+        KafkaSink(prefix + "shares")
+    )
+    create_topic(broker.bootstrap, prefix + "shares", 1)
+    result = flow.run(until_end=True, bootstrap=broker.bootstrap)
+    letters = {letter.operator: letter for letter in result.dead_letters}
+    assert letters["map"].value == 0
+    assert letters["map"].original == OriginalRecord(b"k", b"0", [("n", b"2")], 1002)
+    unreadable = letters[f"source {prefix}orders"]
+    assert unreadable.original == OriginalRecord(b"k", b"{oops", [("n", b"1")], 1001)

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from meander.connectors.kafka.dead_letter import (
-    MAX_DEAD_RECORD,
     MAX_KEY,
     MAX_TRACE,
     MAX_VALUE,
@@ -17,6 +16,7 @@ from meander.connectors.kafka.dead_letter import (
 from meander.connectors.kafka.origins import Origin
 from meander.connectors.kafka.sink.producer import Headers
 from meander.dataflow.records.batch import Batch
+from meander.schemas.dead_letter import MAX_DEAD_RECORD
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
 from tests.support.kafka.brokers import Broker

@@ -99,12 +99,12 @@ class Page:
 def test_a_flow_reads_and_writes_json_of_a_schema_that_evolves(
     registry: Registry, tmp_path: Path
 ) -> None:
-    def form(name: str, **fields: str) -> Path:
+    def form(name: str, *, open: bool = False, **fields: str) -> Path:
         file = tmp_path / f"{name}.json"
         properties = {one: {"type": kind} for one, kind in fields.items()}
         file.write_text(json.dumps({
             "title": "Page", "type": "object", "required": ["url"], "properties": properties,
-            "additionalProperties": False,
+            "additionalProperties": open,
         }))  # fmt: skip
         return file
 
@@ -120,6 +120,10 @@ def test_a_flow_reads_and_writes_json_of_a_schema_that_evolves(
     assert len({old[0][:5], new[:5]}) == 2
     with pytest.raises(SetupError, match=f"{sink}: registry .* answers 409: "):
         through(source, sink, registry.json_schema(form("other", url="integer")))
+    there = place()
+    registry.json_schema(form("open", open=True, url="string")).check(there)
+    with pytest.raises(SetupError, match=f"{there}: registry .* answers 409: "):
+        registry.json_schema(form("wider", open=True, url="string", by="string")).check(there)
 
 
 def test_a_flow_reads_and_writes_messages_of_a_class_that_evolves(registry: Registry) -> None:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from meander.connectors.kafka.dead_letter import (
-    MAX_DEAD_RECORD,
     MAX_OPERATOR_VALUE,
     NO_ROOM,
     TOO_LARGE,
@@ -38,7 +37,7 @@ from meander.connectors.topics.dead_letters import (
     read_missing,
 )
 from meander.dataflow.records.batch import Batch
-from meander.schemas.dead_letter import OriginalRecord, RecordPlace
+from meander.schemas.dead_letter import MAX_DEAD_RECORD, OriginalRecord, RecordPlace
 from meander.schemas.errors import MeanderError
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.connector_rig import Rig, batch
@@ -184,7 +183,9 @@ def test_records_that_their_topic_refuses_are_named_and_the_others_go_back(rig: 
     for refusal, remedy in zip(counts.refusals, remedies, strict=True):
         assert remedy in refusal.remedy
     assert [one.value for one in replayed(rig, 3)] == [b"v0", b"v2", b"v4"]
-    configure_topic(rig.bootstrap, rig.prefix + "orders", dict.fromkeys(limits))
+    wide = {"max.message.bytes": "1000000", "cleanup.policy": "delete"}
+    wide["message.timestamp.after.max.ms"] = "7200000"
+    configure_topic(rig.bootstrap, rig.prefix + "orders", wide)
     assert replay(rig) == (3, 3, 0)
     assert len(replayed(rig, 6)) == 6
 

@@ -17,7 +17,6 @@ from meander.connectors.kafka import client
 from meander.connectors.kafka.sink.record_producer import Delivered, RecordProducer
 from meander.connectors.topics import record_fetcher
 from meander.connectors.topics.internal_topics import (
-    MAX_STATE_RECORD,
     STATE_PARTITIONS,
     ensure_internal,
 )
@@ -27,7 +26,13 @@ from meander.dataflow.simulation.simulator import SimTopic
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import ExecutionId, LayerId, WorkerId
 from meander.state.layers.parts import read_values
-from meander.state.layers.topic import RecordLocation, RecordMissing, StateTopic, Ticket
+from meander.state.layers.topic import (
+    MAX_STATE_RECORD,
+    RecordLocation,
+    RecordMissing,
+    StateTopic,
+    Ticket,
+)
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.connector_rig import Rig
 from tests.support.kafka.topics import Record, consume_all, produce, until

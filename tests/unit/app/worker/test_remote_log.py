@@ -6,6 +6,7 @@ import logging
 import threading
 
 import msgspec
+import pytest
 
 from meander.app.protocol.messages import Log
 from meander.app.worker.remote_log import MOST, PRINTS, RemoteLog
@@ -88,6 +89,21 @@ def test_prints_beyond_the_rate_are_omitted_and_counted() -> None:
     assert omitted.fields == {"lines": 40, "limit": f"{share} a second"}
     assert later.fields == {"text": "the next second"}
     assert last.fields["lines"] == 3, "the end of the worker reports them at once"
+
+
+@pytest.mark.parametrize(
+    ("workers", "each"), [(1, PRINTS), (3, PRINTS // 3), (PRINTS, 1), (2 * PRINTS, 1)]
+)
+def test_each_of_many_workers_sends_its_share_of_prints_and_one_line_at_least(
+    workers: int, each: int
+) -> None:
+    remote = RemoteLog(threading.Event(), logging.INFO, workers=workers, clock=HandClock())
+    with remote.installed():
+        for number in range(each + 1):
+            print(number)
+    *sent, omitted = remote.lines()
+    assert [line.fields["text"] for line in sent] == [*map(str, range(each))]
+    assert omitted.fields == {"lines": 1, "limit": f"{each} a second"}
 
 
 def test_lines_beyond_the_bound_are_counted_and_reported() -> None:

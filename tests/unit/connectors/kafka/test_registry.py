@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
 import pytest
@@ -251,6 +252,26 @@ def test_values_of_json_schema_are_checked_when_read_and_written(
         head = form.encode(value)[:5]
         with pytest.raises(Exception, match="required property|is not of type"):
             form.decode(head + json.dumps(wrong).encode())
+
+
+def test_open_json_schema_lets_further_fields_into_dicts_and_keeps_them_out_of_objects(
+    registry: Registry, tmp_path: Path
+) -> None:
+    @dataclass
+    class Page:
+        url: str
+
+    class Row(NamedTuple):
+        url: str
+
+    schema = {"title": "Page", "type": "object", "properties": {"url": {"type": "string"}}}
+    (tmp_path / "page.json").write_text(json.dumps(schema))
+    form = writer(registry.json_schema(tmp_path / "page.json"))
+    data = form.encode({"url": "/", "by": "Ann"})
+    assert form.decode(data) == {"url": "/", "by": "Ann"}
+    assert registry.json_schema(tmp_path / "page.json", Page).decode(data) == Page("/")
+    with pytest.raises(ValueError, match="by\n.*not permitted"):
+        registry.json_schema(tmp_path / "page.json", Row).decode(data)
 
 
 def test_messages_come_back_whatever_their_place_in_the_file(registry: Registry) -> None:

@@ -192,7 +192,7 @@ def test_alarms_restart_with_a_checkpoint_and_call_once(
     workers: int, delivery: Any, policy: Any
 ) -> None:
     """I5: no record sets them again."""
-    sink, words = ListSink(), [(n, f"k{n % 7}") for n in range(3000)]
+    sink, words = ListSink(), [(n, f"k{n % 7}") for n in range(1000)]
     flow = Flow("f", bins=3, delivery=delivery, checkpoints=Checkpointing(0.05, policy))
     keyed = flow.source(ListSource([words, words])).key_by(lambda word: word)
     keyed.process("p", int, _first_alone, on_alarm=_ring).sink(sink)

@@ -1,7 +1,7 @@
 """The greatest state that a bin may carry fits a record of the state topic."""
 
-from meander.connectors.topics.internal_topics import MAX_STATE_RECORD
 from meander.state.layers.layer_writer import STATE_LIMIT
+from meander.state.layers.topic import MAX_STATE_RECORD
 
 
 def test_a_state_within_the_limit_fits_a_record_of_the_state_topic() -> None:

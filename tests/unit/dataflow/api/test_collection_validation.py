@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from meander import Checkpointing, Collection, Flow, nondeterministic
+from meander.dataflow.api.nodes import ConsolidateNode
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.schemas.errors import SetupError
@@ -184,6 +185,26 @@ def test_a_stream_that_could_not_become_a_collection_is_refused(
     with pytest.raises(SetupError) as refused:
         define(Flow("f").source(ListSource([[]])))
     assert str(refused.value).startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("define", "consolidations"),
+    [
+        (lambda rows: rows.count("c"), 0),
+        (lambda rows: rows.distinct("d"), 0),
+        (lambda rows: rows.consolidate(), 1),
+        (lambda rows: rows.count("c").map(same), 1),
+        (lambda rows: rows.join("j", rows, same), 1),
+        (lambda rows: rows.iterate("l", lambda inner: inner.distinct("d")), 1),
+    ],
+)
+def test_changes_are_consolidated_where_a_row_may_come_twice_at_a_time(
+    define: Callable[[Collection], Collection], consolidations: int
+) -> None:
+    flow = Flow("f")
+    define(defined(flow)).changes().sink(ListSink())
+    found = [one for one in Plan(flow).nodes if isinstance(one, ConsolidateNode)]
+    assert len(found) == consolidations
 
 
 def test_changes_behind_a_function_that_varies_wait_for_a_checkpoint() -> None:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 PROGRAM = """
-from meander.dataflow.collections import kernels
+from meander.dataflow.collections import count_kernels, kernels
 from meander.dataflow.collections.compilation import compile_loops
 from meander.dataflow.generic_join import kernels as lookups
 from meander.dataflow.generic_join.compilation import compile_lookups
@@ -14,7 +14,7 @@ from meander.state.collections import kernels as rows, merge_kernel
 
 compile_loops()
 compile_lookups()
-for module in kernels, lookups, rows, merge_kernel:
+for module in count_kernels, kernels, lookups, rows, merge_kernel:
     for name, loop in vars(module).items():
         if not name.startswith("_") and hasattr(loop, "signatures"):
             print(name, len(loop.signatures))

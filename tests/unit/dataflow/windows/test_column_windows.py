@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from meander.dataflow.operators.keyed.column_fold import ColumnFold
 from meander.dataflow.windows.aggregation import WindowColumns
 from meander.dataflow.windows.columnar import ColumnarWindows
 from meander.dataflow.windows.logic import Emission
-from meander.dataflow.windows.window import Windows
+from meander.dataflow.windows.window import Counts, Hopping, Sessions, Windows
 from meander.testing import TestFlow
 
 TIMES = [0, 12, 5, 31, 30, 3, 60, 44, 90, 91, 140, 20, 141]
@@ -63,8 +64,9 @@ def records_of(values: list[Any]) -> list[dict[str, Any]]:
 
 
 NUMBERS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9]
+OVERLAPPING = hopping(0.02, every=0.006, late=0.005)
 WINDOWS = [
-    tumbling(0.02), tumbling(0.02, late=0.01, offset=0.003), hopping(0.02, every=0.006, late=0.005),
+    tumbling(0.02), tumbling(0.02, late=0.01, offset=0.003), OVERLAPPING,
     session(0.01), session(0.01, longest=0.025, late=0.03), session(0.004, late=0.01),
 ]  # fmt: skip
 
@@ -92,9 +94,44 @@ def test_results_in_columns_equal_those_of_single_records(
     assert found[0]
 
 
+@pytest.mark.parametrize("fold", [columns.mean("v"), columns.last("v")], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "windows",
+    [
+        hopping(0.02, every=0.005), OVERLAPPING,
+        hopping(0.02, every=0.0151, late=0.013, offset=0.002),
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("seed", range(4))
+def test_records_out_of_order_count_for_their_open_windows_alone(
+    windows: Windows, fold: ColumnFold, seed: int
+) -> None:
+    rng, now, records = random.Random(seed), 0, list[dict[str, Any]]()
+    for n in range(80):
+        now += rng.choice([0, 1, 2, 5])
+        at = max(0, now - rng.choice([0, 0, 0, 3, 9, 30]))
+        records.append({"k": n % 3, "at": at, "v": rng.randrange(10)})
+    found = ran(windows, fold, records, in_columns=True)
+    assert found == ran(windows, fold, records, in_columns=False)
+    assert found[0] and found[1]
+
+
+def test_panes_whose_sum_overflows_are_one_dead_letter() -> None:
+    most = (1 << 63) - 1
+    records = [{"k": k, "at": at, "v": v} for k, at, v in [(0, 5, most), (0, 15, 1), (1, 15, 2)]]
+    fold = columns.sum("v", "int64")
+    results, _, letters = ran(hopping(0.02, every=0.01), fold, records, in_columns=True)
+    assert [(one["key"], one["start"], one["value"]) for one in results] == [
+        (0, -10, most), (1, 0, 2), (0, 10, 1), (1, 10, 2),
+    ]  # fmt: skip
+    assert letters == [{"key": 0, "start": 0, "end": 20, "state": [(most,), (1,)]}]
+
+
 @pytest.mark.parametrize("windows", WINDOWS, ids=str)
 def test_a_record_that_fails_changes_no_window(windows: Windows) -> None:
-    values = [3, "x", 1 << 62, 1, 1 << 62, 9, 2, 6, True, 3, 5, 1 << 62, 1 << 62]
+    most = 3 if windows == OVERLAPPING else 1 << 62
+    values = [3, "x", most, 1, most, 9, 2, 6, True, 3, 5, most, most]
     found = ran(windows, columns.sum("v", "int64"), records_of(values), in_columns=True)
     assert found == ran(windows, columns.sum("v", "int64"), records_of(values), in_columns=False)
     assert {"x", True} <= {letter["v"] for letter in found[2]}
@@ -180,6 +217,34 @@ def test_other_windows_take_folds_over_columns_record_by_record(windows: Windows
         assert results[-1]["value"] == (25.0 if windows == sliding(0.02) else 20.0)
 
 
+def _earliest(states: Any, values: Any, event_ms: Any) -> Any:
+    return (np.minimum(states[0], event_ms),), event_ms
+
+
+def _with_own_time(context: Any, state: int, result: Any) -> int:
+    context.emit((result["value"], context.event_ms))
+    return state
+
+
+@pytest.mark.parametrize("emit", ["closed", "each"])
+@pytest.mark.parametrize("windows", [sliding(1), count(3)], ids=str)
+def test_a_fold_that_uses_own_times_gets_those_of_its_records(windows: Windows, emit: Any) -> None:
+    earliest = columns.ColumnFold(
+        (10**9,), _earliest, ("int64",), "int64", of="at", uses=("event_ms",)
+    )
+    flow = Flow("earliest", bins=2)
+    keyed = flow.source(KafkaSource("in", time=field("at"))).key_by(lambda _: 0)
+    results = keyed.window("w", windows).fold(earliest, emit=emit)
+    with_own = results.process("own", int, _with_own_time, uses=["event_ms"])
+    with_own.sink(KafkaSink("out"), "write")
+    with TestFlow(flow, partitions=1) as run:
+        run.feed("in", *({"at": at} for at in (100, 400, 900)))
+        run.run()
+        found: list[Any] = run.values("out")
+    is_last_alone = isinstance(windows, Counts) and emit == "closed"
+    assert found == [[100, at] for at in (100, 400, 900)[-1 if is_last_alone else 0 :]]
+
+
 def windowed(windows: Windows) -> Any:
     keyed = Flow("wrong").source(KafkaSource("in")).key_by(lambda record: record["k"])
     return keyed.window("w", windows)
@@ -198,6 +263,19 @@ def windowed(windows: Windows) -> Any:
 def test_folds_that_cannot_work_are_refused(define: Any, cause: str) -> None:
     with pytest.raises(SetupError, match=cause):
         define()
+
+
+def test_windows_share_panes_where_they_overlap_and_states_merge_in_any_order() -> None:
+    def in_panes(windows: Windows, fold: ColumnFold) -> bool:
+        assert isinstance(windows, Hopping | Sessions)
+        return ColumnarWindows(windows, fold).in_panes
+
+    folds = {fold.name: fold for fold in FOLDS}
+    shared = [name for name, fold in folds.items() if in_panes(hopping(4, every=2), fold)]
+    assert shared[:5] == ["count", "sum", "min", "max", "mean"]
+    assert not any(in_panes(hopping(4, every=2), columns.struct(n=columns.count(), v=one)) for one
+                   in (columns.last("v"), columns.max_by("v")))  # fmt: skip
+    assert not any(in_panes(one, columns.count()) for one in (tumbling(4), session(4)))
 
 
 def test_states_show_the_window_and_the_key() -> None:

@@ -162,6 +162,12 @@ VERSION_2 = (
     "0004040600040608000204023002310002040002000204106576656e745f6d730204060800000e68"
     "656164657273000204026800000004040208026100"
 )
+NAMES = "orders", "élan"
+VERSION_3 = (
+    "030e06020c746f74616c73020a047cfcc65b9ae7b0f4000480808005828080050004000200040204"
+    "000404060004060800020402300231000204000200040c6f72646572730ac3a96c616e0002041065"
+    "76656e745f6d730204060800000e68656164657273000204026800000004040208026100"
+)
 
 
 def test_version_1_is_read_for_ever() -> None:
@@ -169,15 +175,20 @@ def test_version_1_is_read_for_ever() -> None:
     assert (header, read.values, read.extra) == (HEADER, [1, "a"], None)
 
 
-def test_version_2_adds_extra_columns() -> None:
-    written = replace(columns([1, "a"]), extra=EXTRA)
-    golden = bytes.fromhex(VERSION_2)
-    assert in_flight.encode(HEADER, written) == golden
-    header, read = in_flight.decode(golden)
-    assert (header, read.values) == (HEADER, [1, "a"])
+@pytest.mark.parametrize(("golden", "names"), [(VERSION_2, ()), (VERSION_3, NAMES)], ids=["2", "3"])
+def test_version_2_adds_extra_columns_and_version_3_names_of_origins(
+    golden: str, names: tuple[str, ...]
+) -> None:
+    header, read = in_flight.decode(bytes.fromhex(golden))
+    assert (header, read.values, read.origin_names) == (HEADER, [1, "a"], names)
     assert read.extra is not None
     numbers, strings = read.extra.values()
     assert ([*numbers], strings) == ([3, 4], [b"h", b""])
+
+
+def test_version_3_is_written() -> None:
+    written = replace(columns([1, "a"]), extra=EXTRA, origin_names=NAMES)
+    assert in_flight.encode(HEADER, written).hex() == VERSION_3
 
 
 def test_extra_columns_are_written_as_avros_own_writer_writes_them() -> None:
@@ -209,7 +220,7 @@ def test_a_byte_that_is_another_is_found() -> None:
 
 def test_another_format_version_is_refused_by_name() -> None:
     data = in_flight.encode(HEADER, columns([1]))
-    with pytest.raises(MeanderError, match="'in_flight': its version is 9, .* reads 1 and 2"):
+    with pytest.raises(MeanderError, match="'in_flight': its version is 9, .* reads 1 to 3"):
         in_flight.decode(b"\x09" + data[1:])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from meander.state.collections import layer as layers
 from meander.state.collections import merge as merges
 from meander.state.collections.description import LayerDescription
 from meander.state.collections.kernels import hashes_of, keys_of
@@ -170,3 +171,20 @@ def test_the_rest_of_a_chunk_has_the_rows_from_a_place_on() -> None:
     rest = chunk.since(key=0, row=1, dynamic_key=1, dynamic_row=1)
     assert [*rows_of([rest.updates()])] == static_rows[1:]
     assert len(UpdateChunk.empty(depth=3)) == 0
+
+
+def test_chunks_that_follow_each_other_are_joined_up_to_the_most_rows_of_a_chunk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(layers, "CHUNK_ROWS", 60)
+    keys, wide = keys_of(np.sort(hashes_of(np.arange(10)))).tolist(), 1 << 40
+    some = [[(key, n * wide, (n,), 1 - 2 * (n % 2)) for n in range(key, 15)] for key in keys]
+    parts = [UpdateChunk.sorted(Updates.of(one)) for one in some]
+    chunks = [*UpdateChunk.joined(parts)]
+    assert sum(map(len, chunks)) == sum(map(len, some)) == 105
+    assert len(chunks) == 2 and max(map(len, chunks)) <= 60
+    found = [one for chunk in chunks for one in rows_of([chunk.updates()])]
+    assert found == [one for part in some for one in part]
+    assert [chunk.floor.tolist() for chunk in chunks] == [
+        chunk.times.min(axis=0).tolist() for chunk in chunks
+    ]
