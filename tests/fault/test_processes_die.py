@@ -103,12 +103,16 @@ def test_a_worker_lost_before_the_first_checkpoint_costs_nothing_where_no_result
     lines(broker.bootstrap, prefix, ["to be or not to be"] * 20)
     rare = Checkpointing(interval=600)
     module = flow_folder(tmp_path, prefix, delivery="exactly_once", checkpoints=rare)
+    # The first checkpoint begins at once, and no worker freezes while it holds a record.
+    gate, functions = tmp_path / "gate", tmp_path / "counting.py"
+    functions.write_text(functions.read_text() + WAITS.format(gate=str(gate)))
     ends = "--prefix", prefix, "--bootstrap", broker.bootstrap
     words = run_command(module, prefix, HEARTBEAT_TIMEOUT, "--startup-timeout", str(PATIENCE))
     with meander(tmp_path, broker.bootstrap, *words) as process:
         process.until_event("started")
         os.kill(process.workers[1], signal.SIGKILL)
         assert process.until_event("recovering")["checkpoint"] == 0
+        gate.touch()
         until(lambda: len(process.of("started")) == 2, "it has begun again")
         taken = CliRunner().invoke(app, ["checkpoint", "counts", *ends])
         assert taken.exit_code == 0, taken.output
