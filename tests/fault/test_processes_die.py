@@ -151,7 +151,7 @@ def test_a_flow_starts_over_where_no_result_has_left_and_skips_no_record(
     functions = tmp_path / "counting.py"
     functions.write_text(functions.read_text() + WAITS.format(gate=str(gate)))
     options = "--start", "latest", "--startup-timeout", str(PATIENCE)
-    words = run_command(module, prefix, HEARTBEAT_TIMEOUT, *options)
+    words = run_command(module, prefix, HEARTBEAT_TIMEOUT, *options, "--metrics-host", "127.0.0.2")
     with meander(tmp_path, broker.bootstrap, *words) as process:
         process.until_event("started")
         lines(broker.bootstrap, prefix, ["to be or not to be"] * 20, create=False)
@@ -159,7 +159,7 @@ def test_a_flow_starts_over_where_no_result_has_left_and_skips_no_record(
         assert process.until_event("recovering")["checkpoint"] == 0
         gate.touch()
         await_records(broker.bootstrap, prefix + "counts", lambda all: len(all) >= 120)
-        (address,) = re.findall(r"metrics_served address=(\S+)", process.said)
+        (address,) = re.findall(r"metrics_served address=(http://127\.0\.0\.2:\S+)", process.said)
         with urllib.request.urlopen(address) as answer:
             assert 'meander_restarts_total{flow="counts"} 1.0' in answer.read().decode()
         os.kill(process.workers[1], signal.SIGKILL)

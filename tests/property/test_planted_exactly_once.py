@@ -209,15 +209,15 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
 
 SHOWN = {
     "bins have their first owners throughout": 126, "an ended execution is obeyed": 1,
-    "marks are read before others are fenced off": 13, "rulings are not committed": 1,
+    "marks are read before others are fenced off": 15, "rulings are not committed": 1,
     "a transaction ends in the midst of a time": 4,
     "what lies on disk while it is being committed is left out of a cut": 5,
     "marks are forgotten while they are needed": 21,
     "an execution forgets added partitions": 65,
     "repeats count for the latest execution alone": 25,
-    "results from before a cut, of earlier executions, come again": 14,
+    "results from before a cut, of earlier executions, come again": 26,
     "results of a bin that came leave while those of before have not": 12,
-    "a transaction does not wait for dead letters": 18,
+    "a transaction does not wait for dead letters": 27,
     "a transaction counts that comes again in part": 1,
     "what sinks let go of before a cut comes again": 1,
 }  # fmt: skip

@@ -19,7 +19,7 @@ from tests.support.property.recovery_run import RecoveryRun
 
 RUNS = 40
 SHOWN = {
-    "rows that wait are left out of checkpoints": 3,
+    "rows that wait are left out of checkpoints": 5,
     "rows that wait are read after the checkpoint": 5,
     "rows of one time are not sorted": 2,
 }

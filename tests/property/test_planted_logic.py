@@ -26,7 +26,7 @@ from tests.support.property.recovery_run import RecoveryRun
 RUNS = 40
 SHOWN = {
     "steps apply logic before they know it": 115,
-    "records of several versions count as one": 1,
+    "records of several versions count as one": 3,
     "a slice has records from behind a change": 3,
     "records that wait are left out of checkpoints": 25,
     "a restart forgets the changes": 1,

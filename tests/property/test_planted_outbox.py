@@ -104,9 +104,9 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
 }  # fmt: skip
 SHOWN = {
     "results do not wait": 1,
-    "results leave that their checkpoint has not": 1,
+    "results leave that their checkpoint has not": 2,
     LAST: 30,
-    "what is yet to come first counts as sent": 46,
+    "what is yet to come first counts as sent": 47,
     "an ended execution is obeyed": 2,
     "results of a bin that came leave beside those of before": 8,
     "who has sent is not asked": 4,

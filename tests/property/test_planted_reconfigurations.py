@@ -35,7 +35,7 @@ RUNS = 60
 SHOWN = {
     "bins and logic change before they are prepared": 8,
     "logic is decided that a worker refuses": 8,
-    "logic is decided where the rest is rolled back": 10,
+    "logic is decided where the rest is rolled back": 18,
     "a restart ignores the joint decision": 3,
     "a restart takes the members in another order": 3,
 }
