@@ -1,9 +1,9 @@
 """Windows of a columnar aggregate: what they are, and what their three logics share.
 
 Guarantees the results of `logic.py`. A record counts for a window by its own logical time alone, so
-all records of a pass are folded before windows close. Invariant: a fold changes no state where it
-raises, so its records are folded one by one then. Cost: `hopping_columns.py`,
-`pane_columns.py`, `session_columns.py`.
+all records of a pass are folded before windows close; panes end a pass before some of them.
+Invariant: a fold changes no state where it raises, so its records are folded one by one then. Cost:
+`hopping_columns.py`, `pane_columns.py`, `session_columns.py`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ from meander.state.times.time import SEQUENCE_BITS
 
 LATE_COUNTER: Final = "window_late"
 """Counts the records that are late for all their windows."""
-
-
 OWN: Final = 3
 """The columns of a session before those of its fold: start, end, and in the first session of a key
 the number of others."""

@@ -12,38 +12,28 @@ from typing import Final, cast
 
 import numpy as np
 
-from meander.dataflow.operators.error_policy import Guard
 from meander.dataflow.operators.keyed.callbacks import Calls
-from meander.dataflow.operators.keyed.column_fold import ColumnFold
-from meander.dataflow.operators.keyed.logic import Sealing
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.dataflow.records.extra_columns import EVENT_MS
 from meander.dataflow.windows.columnar import (
     PREFIX_BYTES,
     Closed,
-    ColumnarLogic,
     bin_of_tag,
-    bin_tag,
     late_records,
     name_prefix,
 )
-from meander.dataflow.windows.pair_states import PairStates
-from meander.dataflow.windows.window import Hopping
+from meander.dataflow.windows.pair_states import PairColumns
 from meander.state.keys.ids import Bin
 from meander.state.store.store import Bins, Store
-from meander.state.times.time import SEQUENCE_BITS, before_millis, to_millis
+from meander.state.times.time import SEQUENCE_BITS, to_millis
 
 MAX_PAIRS: Final = 1 << 16
 """The most pairs of a record and a window that are in columns at once, unless one record has
 more."""
 
 
-class HoppingColumns(ColumnarLogic):
+class HoppingColumns(PairColumns):
     """The logic of hopping and tumbling windows of a columnar fold."""
-
-    def __init__(self, windows: Hopping, fold: ColumnFold, sealing: Sealing, guard: Guard) -> None:
-        self._windows, self._guard = windows, guard
-        self._states, self.sealing = PairStates(fold, sealing, guard), sealing
 
     # -- closes
 
@@ -107,5 +97,4 @@ class HoppingColumns(ColumnarLogic):
         of its windows."""
         span = self._windows.size_ms + self._windows.late_ms
         new, starts = self._states.add(store, bins, batch, rows, starts, starts + span)
-        for bin, start in {*zip(bins[new].tolist(), starts.tolist(), strict=True)}:
-            calls.set_timer(Bin(bin), before_millis(start + span), bin_tag(bin))
+        self._set_timers(calls, {*zip(bins[new].tolist(), (starts + span).tolist(), strict=True)})

@@ -7,9 +7,12 @@ record. Cost: two look-ups of the states in a call, and a few calls of numpy.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from meander.dataflow.operators.error_policy import Guard, failure
+from meander.dataflow.operators.keyed.callbacks import Calls
 from meander.dataflow.operators.keyed.column_fold import ColumnFold, ValueReader
 from meander.dataflow.operators.keyed.columnar import (
     NumberStates,
@@ -19,12 +22,14 @@ from meander.dataflow.operators.keyed.columnar import (
 )
 from meander.dataflow.operators.keyed.logic import Sealing
 from meander.dataflow.records.batch import Batch, Int64s
-from meander.dataflow.windows.columnar import name_prefix
+from meander.dataflow.windows.columnar import ColumnarLogic, bin_tag, name_prefix
 from meander.dataflow.windows.folding import Folding
+from meander.dataflow.windows.window import Hopping
 from meander.schemas.control import MAX_MILLIS
 from meander.state.encoding.columns import Column, Columns
+from meander.state.keys.ids import Bin
 from meander.state.store.store import Bins, Mask, StateBatch, Store
-from meander.state.times.time import checked_millis
+from meander.state.times.time import before_millis, checked_millis
 
 
 class PairStates:
@@ -115,3 +120,17 @@ class PairStates:
         self, store: Store, state_batch: StateBatch, names: list[bytes]
     ) -> NumberStates | SealedStates:
         return column_states(store, state_batch, names, self._fold.layout, self._sealing)
+
+
+class PairColumns(ColumnarLogic):
+    """A logic of hopping windows that keeps the states of pairs."""
+
+    def __init__(self, windows: Hopping, fold: ColumnFold, sealing: Sealing, guard: Guard) -> None:
+        self._windows, self._guard = windows, guard
+        self._states, self.sealing = PairStates(fold, sealing, guard), sealing
+
+    @staticmethod
+    def _set_timers(calls: Calls, closes: Iterable[tuple[int, int]]) -> None:
+        """Set timers of bins, each for a close in milliseconds."""
+        for bin, close in closes:
+            calls.set_timer(Bin(bin), before_millis(close), bin_tag(bin))

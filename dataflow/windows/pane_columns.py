@@ -15,25 +15,21 @@ from typing import cast
 
 import numpy as np
 
-from meander.dataflow.operators.error_policy import Guard, failure
+from meander.dataflow.operators.error_policy import failure
 from meander.dataflow.operators.keyed.callbacks import Calls
-from meander.dataflow.operators.keyed.column_fold import ColumnFold
 from meander.dataflow.operators.keyed.columnar import passes
-from meander.dataflow.operators.keyed.logic import Sealing
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.dataflow.records.extra_columns import EVENT_MS
 from meander.dataflow.windows.columnar import (
     PAIR_HEAD,
     PREFIX_BYTES,
     Closed,
-    ColumnarLogic,
     bin_of_tag,
-    bin_tag,
     late_records,
     numbers_of,
 )
 from meander.dataflow.windows.folding import Folding, states_of
-from meander.dataflow.windows.pair_states import PairStates
+from meander.dataflow.windows.pair_states import PairColumns
 from meander.dataflow.windows.panes import (
     closes_until,
     first_closes,
@@ -45,15 +41,11 @@ from meander.state.encoding.cells import pick
 from meander.state.encoding.columns import Columns
 from meander.state.keys.ids import Bin
 from meander.state.store.store import Bins, Store
-from meander.state.times.time import SEQUENCE_BITS, before_millis, to_millis
+from meander.state.times.time import SEQUENCE_BITS, to_millis
 
 
-class PaneColumns(ColumnarLogic):
+class PaneColumns(PairColumns):
     """The logic of hopping windows of a columnar fold that merges in any order."""
-
-    def __init__(self, windows: Hopping, fold: ColumnFold, sealing: Sealing, guard: Guard) -> None:
-        self._windows, self._guard = windows, guard
-        self._states, self.sealing = PairStates(fold, sealing, guard), sealing
 
     # -- closes
 
@@ -73,8 +65,7 @@ class PaneColumns(ColumnarLogic):
         found = Closed()
         if keys:
             closing = Closing(self._windows, to_millis(due[0][0]) + 1, keys)
-            for bin, close in closing.next_closes():
-                calls.set_timer(bin, before_millis(close), bin_tag(bin))
+            self._set_timers(calls, closing.next_closes())
             if closing.names:
                 states = self._states.pop(store, closing.names, closing.bins, closing.last)
                 self._merge(closing, states, found)
@@ -83,28 +74,31 @@ class PaneColumns(ColumnarLogic):
 
     def _merge(self, closing: Closing, states: Columns, found: Closed) -> None:
         """Merge the states of panes to those of windows."""
-        folding, groups = self._states.folding, closing.groups
-        closes = np.full(len(closing.keys), closing.close)
-        ends = closes - self._windows.late_ms
-        starts = ends - self._windows.size_ms
+        folding, groups, close = self._states.folding, closing.groups, closing.close
+        end = close - self._windows.late_ms
+        start = end - self._windows.size_ms
+
+        def add(keys: list[bytes], merged: Columns) -> None:
+            closes, starts, ends = (np.full(len(keys), at) for at in (close, start, end))
+            found.add(closes, starts, ends, keys, merged)
+
         try:
             merged = _merged(folding, states, groups)
         except failure():
             pass
         else:
-            found.add(closes, starts, ends, closing.keys, merged)
+            add(closing.keys, merged)
             return
         by_window = np.argsort(groups, kind="stable")
         parts = np.split(by_window, np.cumsum(np.bincount(groups))[:-1])
-        for window, (key, rows) in enumerate(zip(closing.keys, parts, strict=True)):
-            panes, place = tuple(column[rows] for column in states), slice(window, window + 1)
+        for key, rows in zip(closing.keys, parts, strict=True):
+            panes = tuple(column[rows] for column in states)
             try:
                 merged = _merged(folding, panes, np.zeros(len(rows), np.int64))
             except failure() as error:
-                close, start, end = int(closes[window]), int(starts[window]), int(ends[window])
                 found.add_failed(close, start, end, key, states_of(panes), error)
             else:
-                found.add(closes[place], starts[place], ends[place], [key], merged)
+                add([key], merged)
 
     # -- records
 
@@ -127,8 +121,7 @@ class PaneColumns(ColumnarLogic):
         )
         closed = closes_until(windows, own[new], now[new])
         closes = first_closes(windows, own[new]) + closed * windows.every_ms
-        for bin, close in {*zip(bins[new].tolist(), closes.tolist(), strict=True)}:
-            calls.set_timer(Bin(bin), before_millis(close), bin_tag(bin))
+        self._set_timers(calls, {*zip(bins[new].tolist(), closes.tolist(), strict=True)})
         return late_records(batch, np.flatnonzero(last <= now), self._guard)
 
 
