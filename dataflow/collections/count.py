@@ -17,7 +17,7 @@ from meander.dataflow.collections.arrangement import Arrangement
 from meander.dataflow.collections.reduce import PIECE_KEYS, NegativeCount, Shown
 from meander.state.collections.columns import Int64s, UInt64s
 from meander.state.collections.description import LayerDescription
-from meander.state.collections.kernels import hashes_of, keys_of, sort_values
+from meander.state.collections.kernels import hashes_of, keys_of, sorted_rows
 from meander.state.collections.layer import Layer, UpdateChunk, Updates
 from meander.state.times.antichain import Antichain
 
@@ -39,8 +39,7 @@ class TotalCount:
         once all are taken. Raise NegativeCount."""
         upper, made = description.upper, list[UpdateChunk]()
         hashes, times = hashes_of(changes.keys), np.ascontiguousarray(changes.times[:, 0])
-        order = np.argsort(hashes)
-        sort_values(hashes, times, order)
+        order = sorted_rows(hashes, times)
         keys, offsets, rows, sums = kernels.moments(hashes, times, changes.diffs, order)
         for first in range(0, len(keys), PIECE_KEYS):
             some = keys[first : first + PIECE_KEYS]

@@ -141,6 +141,17 @@ def by_query(query: Int64s, count: int) -> tuple[Int64s, Int64s]:
     return order, offsets
 
 
+def sorted_rows(hashes: UInt64s, values: Int64s) -> Int64s:
+    """Return the order of rows by (hash, value).
+
+    >>> sorted_rows(np.array([7, 3, 7], np.uint64), np.array([2, 9, 1])).tolist()
+    [1, 2, 0]
+    """
+    order = np.argsort(hashes)
+    sort_values(hashes, values, order)
+    return order
+
+
 @compiled
 def by_value(query: Int64s, values: Int64s, count: int) -> tuple[Int64s, Int64s]:
     """Return the order of rows by (query, value), and the offset of each of `count` queries."""

@@ -185,8 +185,7 @@ class UpdateChunk:
     def sorted(updates: Updates) -> UpdateChunk:
         """Return updates as one chunk, sorted by hash and value, neither merged nor static."""
         hashes = kernels.hashes_of(updates.keys)
-        order = np.argsort(hashes)
-        kernels.sort_values(hashes, updates.values, order)
+        order = kernels.sorted_rows(hashes, updates.values)
         keys, offsets = kernels.grouped(hashes, order)
         values = narrow(updates.values[order])
         rows = Part(keys, offsets, values)

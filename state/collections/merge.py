@@ -20,7 +20,7 @@ from meander.state.collections import merge_kernel as kernel
 from meander.state.collections.columns import Int32s, Int64s, UInt64s, Values
 from meander.state.collections.description import LayerDescription
 from meander.state.collections.frontiers import columns_of
-from meander.state.collections.kernels import hashes_of, sort_values
+from meander.state.collections.kernels import hashes_of, sorted_rows
 from meander.state.collections.layer import (
     CHUNK_ROWS,
     Layer,
@@ -64,8 +64,7 @@ def _small_layer(updates: Updates, description: LayerDescription) -> Layer:
     if not rows:
         return Layer((), description)
     hashes = hashes_of(updates.keys)
-    order = np.argsort(hashes)
-    sort_values(hashes, updates.values, order)
+    order = sorted_rows(hashes, updates.values)
     keys, offsets = np.empty(rows, np.uint64), np.empty(rows + 1, np.int32)
     values, diffs = np.empty(rows, np.int64), np.empty(rows, np.int64)
     times = np.empty((rows, depth), np.int64)

@@ -27,22 +27,10 @@ CURSORS = 15
 _TOP = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
-@compiled
-def advance(time: Int64s, frontier: Int64s, out: Int64s) -> None:
-    """Write meet over f in `frontier` of join(time, f) to `out` (differential dataflow,
-    "Compacting logical times"). An empty frontier leaves the time."""
-    depth = len(time)
-    for d in range(depth):
-        out[d] = time[d]
-    for f in range(len(frontier)):
-        for d in range(depth):
-            at = max(time[d], frontier[f, d])
-            out[d] = at if f == 0 else min(out[d], at)
-
-
 @inlined
 def _advance_row(times: Int64s, row: int, frontier: Int64s, out: Int64s, to: int) -> None:
-    """Write a row of `times`, advanced to `frontier`, to row `to` of `out`."""
+    """Write meet over f in `frontier` of join(time, f) of a row of `times` to row `to` of `out`
+    (differential dataflow, "Compacting logical times"). An empty frontier leaves the time."""
     # A row as an array of its own would count references, in ten times the time.
     for d in range(times.shape[1]):
         time = times[row, d]
@@ -51,6 +39,13 @@ def _advance_row(times: Int64s, row: int, frontier: Int64s, out: Int64s, to: int
             at = max(time, frontier[f, d])
             least = at if f == 0 else min(least, at)
         out[to, d] = least
+
+
+@compiled
+def advance(time: Int64s, frontier: Int64s, out: Int64s) -> None:
+    """Write a time, advanced to `frontier`, to `out`."""
+    depth = len(time)
+    _advance_row(time.reshape(1, depth), 0, frontier, out.reshape(1, depth), 0)
 
 
 @inlined
