@@ -21,13 +21,9 @@ from meander.dataflow.tables import changes, foreign_keys
 from meander.dataflow.tables.foreign_keys import ForeignKeyJoin
 from meander.dataflow.tables.row_expiry import RowExpiry
 from meander.dataflow.tables.row_join import RowJoin
-from meander.dataflow.windows.aggregation import WindowColumns
 from meander.dataflow.windows.columnar import ColumnarWindows
-from meander.dataflow.windows.folding import Folding
-from meander.dataflow.windows.logic import CountedWindows, TimedWindows
-from meander.dataflow.windows.open_windows import Logic, open_windows
+from meander.dataflow.windows.open_windows import Logic, open_windows, result_of
 from meander.dataflow.windows.top import Top
-from meander.dataflow.windows.window import Sessions
 from meander.state.encoding import codec
 from meander.state.encoding.timers import ROW
 
@@ -136,28 +132,13 @@ def _plain_rows(_: bytes, key: object, state: object) -> Iterator[Values]:
 
 
 def _kind_of_windows(logic: Logic) -> Kind:
-    result = _result_of(logic)
+    result = result_of(logic)
 
     def rows(_: bytes, key: object, state: object) -> Iterator[Values]:
         for one in open_windows(logic, key, state):
             yield one.key, one.start, one.end, result(one.state)
 
     return Kind(_WINDOWS, rows)
-
-
-def _result_of(logic: Logic) -> Callable[[Any], object]:
-    """Return the function from the state of an open window to its result so far."""
-    match logic:
-        case TimedWindows(aggregation=WindowColumns() as aggregation):
-            return aggregation.result
-        case CountedWindows(aggregation=WindowColumns() as aggregation):
-            return aggregation.result
-        case ColumnarWindows(windows=windows, fold=fold):
-            folding = Folding(fold)
-            layout = fold.layout
-            alone = len(layout.init) == 1 and (layout.numbers or isinstance(windows, Sessions))
-            return lambda state: folding.results(folding.of([(state,) if alone else state]))[0]
-    return lambda state: state
 
 
 def _top_rows(_: bytes, __: object, entries: Any) -> Iterator[Values]:  # noqa: ANN401 (as stored)

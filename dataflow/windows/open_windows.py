@@ -6,14 +6,15 @@ these states, knows their form. Cost: one row per window.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from meander.dataflow.windows.aggregation import WindowColumns
 from meander.dataflow.windows.columnar import OWN, ColumnarWindows
 from meander.dataflow.windows.logic import CountedWindows, Row, TimedWindows
 from meander.dataflow.windows.panes import pane_end
 from meander.dataflow.windows.sliding import Entry, SlidingWindows
-from meander.dataflow.windows.window import Hopping
+from meander.dataflow.windows.window import Hopping, Sessions
 
 Logic = TimedWindows | CountedWindows | SlidingWindows | ColumnarWindows
 
@@ -63,6 +64,21 @@ def open_windows(logic: Logic, key: Any, state: Any) -> Iterator[OpenWindow]:  #
             start, end, *columns = state
             fold = columns[OWN - 2 :]
             yield OpenWindow(key[1], start, end, fold[0] if len(fold) == 1 else tuple(fold))
+
+
+def result_of(logic: Logic) -> Callable[[Any], object]:
+    """Return the function from the state of an open window to its result so far."""
+    match logic:
+        case (
+            TimedWindows(aggregation=WindowColumns() as aggregation)
+            | CountedWindows(aggregation=WindowColumns() as aggregation)
+        ):
+            return aggregation.result
+        case ColumnarWindows(windows=windows, fold=fold):
+            layout, result = fold.layout, WindowColumns(fold).result
+            alone = len(layout.init) == 1 and (layout.numbers or isinstance(windows, Sessions))
+            return lambda state: result((state,) if alone else state)
+    return lambda state: state
 
 
 def _in_order(records: Sequence[Sequence[tuple[int, object]]]) -> list[object]:
