@@ -109,6 +109,7 @@ class DeadLetterReplay:
     def __init__(self, settings: Settings, topic: str) -> None:
         """Fence an earlier replay. Raise MeanderError."""
         self._settings, self._topic = settings, topic
+        self._subject = f"replay of {topic!r}"
         self._producer: Producer = client.transactional(
             settings, f"{topic}.replay", message_max_bytes=MAX_RECORD
         )
@@ -180,7 +181,7 @@ class DeadLetterReplay:
                     return cause
             else:
                 return None
-        raise client.translate(cause, f"replay of {self._topic!r}")
+        raise client.translate(cause, self._subject)
 
     def _run_transaction(self, part: Sequence[_Return], done: set[RecordPlace]) -> None:
         first = {one.place: one for one in reversed(part) if one.place not in done}
@@ -235,16 +236,16 @@ class DeadLetterReplay:
         try:
             client.retry_transactional(lambda: self._producer.abort_transaction(1.0))
         except KafkaException as second:
-            raise client.translate(second, f"replay of {self._topic!r}") from error
+            raise client.translate(second, self._subject) from error
 
     def _explain(self, error: KafkaException) -> KafkaError:
         """Return the refusal of a record in a failed transaction, or the gap that an earlier one
         has left. Raise MeanderError for any other error."""
-        if not self._failures and error.args[0].code() == _GAP:
-            cause: KafkaError = error.args[0]
-            return cause
         if not self._failures:
-            raise client.translate(error, f"replay of {self._topic!r}") from error
+            first: KafkaError = error.args[0]
+            if first.code() == _GAP:
+                return first
+            raise client.translate(error, self._subject) from error
         cause, topic = self._failures[0]
         if topic == self._topic or not _is_refusal(cause):
             raise client.translate(cause, f"topic {topic!r}") from error
@@ -292,8 +293,9 @@ def select(
     before = set[RecordPlace]() if again else {places[one] for one in marked & places.keys()}
     open_places = [places[one] for one in wanted if places[one] not in before]
     targets = _Targets.of(settings, {one.topic for one in open_places})
-    left_out += Counter(cause for one in open_places if (cause := targets.lack(one)) is not None)
-    there = frozenset(one for one in open_places if targets.lack(one) is None)
+    lacks = [(one, targets.lack(one)) for one in open_places]
+    left_out += Counter(cause for _, cause in lacks if cause is not None)
+    there = frozenset(one for one, cause in lacks if cause is None)
     return Selection(
         there,
         sum(one in there for one in places.values()),
